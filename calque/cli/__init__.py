@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     launch.add_argument("--min", type=int, default=None, metavar="M", help="start one process less, down to M, where a start has come to nothing")
     launch.add_argument("program", nargs="*", help="script.py, -m module or -c code, with its arguments")
     build = commands.add_parser("build", help="make a native library, or a web page, from an export (model.calque)")
-    build.add_argument("file", type=Path, help="what Exported.save has written")
+    build.add_argument("file", type=Path, help="what Exported.save has written, or an ONNX model")
     build.add_argument("--target", default="", help="what it is for: aarch64-linux-gnu, wasm32, web, ... (default: this machine)")
     build.add_argument("--out", type=Path, default=Path("."), help="folder for the files")
     build.add_argument("--name", default=None, help="of the library, with which all its functions begin (default: that of the file)")
@@ -189,7 +189,10 @@ def _command(options: argparse.Namespace) -> int:
 
 def _build(options: argparse.Namespace) -> int:
     """`calque build`."""
-    exported = importlib.import_module("calque.exported").load_exported(options.file)
+    if options.file.suffix == ".onnx":
+        exported = importlib.import_module("calque.exported.onnx.load").load_onnx(options.file)
+    else:
+        exported = importlib.import_module("calque.exported").load_exported(options.file)
     sizes: dict[str, list[int]] = {}
     for text in options.size:
         name, _, numbers = text.partition("=")

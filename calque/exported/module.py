@@ -48,7 +48,7 @@ class Exported(Module):
         state: dict[str, tuple[dict[str, Any], str]] = {}
         for names, value, persistent in values:
             for name in names:
-                owner, last = self._owner(name, bool(mode))
+                owner, last = owner_of(self, name, bool(mode))
                 is_parameter = isinstance(value, Parameter)
                 registry = owner._parameters if is_parameter else owner._buffers
                 registry[last] = value
@@ -56,17 +56,6 @@ class Exported(Module):
                     owner._non_persistent_buffers_set.add(last)
             state[names[0]] = (registry, last)
         self.__dict__["_state"] = state
-
-    def _owner(self, name: str, mode: bool) -> tuple[Module, str]:
-        """The module, made if it is missing, that has the value of this name, and its last part."""
-        *path, last = name.split(".")
-        owner: Module = self
-        for part in path:
-            if part not in owner._modules:
-                owner._modules[part] = Module()
-                owner._modules[part].training = mode
-            owner = owner._modules[part]
-        return owner, last
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -194,6 +183,17 @@ class Exported(Module):
         """Write programs, parameters and buffers to one file, which `calque.load_exported` reads: the programs as text, in a safetensors file with a
         checksum for each tensor and for the rest. It holds no code; it appears under its name complete or not at all."""
         save_exported(self, f)
+
+
+def owner_of(root: Module, name: str, mode: bool) -> tuple[Module, str]:
+    """The module, made if it is missing, that has the value of this name, and its last part."""
+    *path, last = name.split(".")
+    for part in path:
+        if part not in root._modules:
+            root._modules[part] = Module()
+            root._modules[part].training = mode
+        root = root._modules[part]  # type: ignore[assignment]
+    return root, last
 
 
 def arguments_of(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

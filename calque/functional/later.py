@@ -72,6 +72,7 @@ MODULES: dict[str, dict[str, str]] = {
     },
     "calque.autograd.transform.vmap": {"calque": "vmap"},
     "calque.exported": {"calque": "Dim Exported export load_exported"},
+    "calque.exported.onnx.load": {"calque": "load_onnx"},
     "calque.distributed.scaling": {"calque": "plan_scaling"},
 }
 

@@ -19,6 +19,8 @@ KINDS = {
     "uint64": 13, "bfloat16": 16,
 }  # fmt: skip
 """ONNX's numbers of types."""
+PARAMETERS, DIMS = "calque.parameters", "calque.dims"
+"""What our models say beyond the standard: names of parameters, and ranges of free sizes."""
 
 
 class Builder:
@@ -32,10 +34,13 @@ class Builder:
         self.known: dict[Any, Any] = {}
         self.node: Node | None = None
         self.count = 0
+        self.reserved: set[str] = set()
 
     def name(self) -> str:
-        """A new name."""
+        """A new name, none of those that inputs, outputs and state have."""
         self.count += 1
+        while f"v{self.count}" in self.reserved:
+            self.count += 1
         return f"v{self.count}"
 
     def add(self, op: str, *inputs: str, outputs: int = 1, **attrs: Any) -> Any:

@@ -1,4 +1,5 @@
-"""What each primitive is in ONNX: one table, from the name of a primitive to the function that makes its nodes."""
+"""What each primitive is in ONNX: one table, from the name of a primitive to the function that makes its nodes. Where both are the same thing the
+row is a pair of names, which `operators.py` reads the other way."""
 
 from __future__ import annotations
 
@@ -231,31 +232,38 @@ def _outside(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
     raise b.refused("checks values, and its result is used")
 
 
+SAME = {
+    "sub": "Sub", "pow": "Pow", "neg": "Neg", "abs": "Abs", "sign": "Sign", "reciprocal": "Reciprocal", "sqrt": "Sqrt", "exp": "Exp", "log": "Log",
+    "sigmoid": "Sigmoid", "sin": "Sin", "cos": "Cos", "tan": "Tan", "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh",
+    "tanh": "Tanh", "asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh", "relu": "Relu", "erf": "Erf", "eq": "Equal", "matmul": "MatMul",
+}  # fmt: skip
+"""Primitives that are one operator, whatever the types: read from left to right when a model is written, the other way when one is loaded."""
+ROUNDED = {"floor": "Floor", "ceil": "Ceil", "round": "Round"}
+BY_TYPE = {
+    "add": ("Or", "Add"), "mul": ("And", "Mul"), "maximum": ("Or", "Max"), "minimum": ("And", "Min"), "bitwise_and": ("And", "BitwiseAnd"),
+    "bitwise_or": ("Or", "BitwiseOr"), "bitwise_xor": ("Xor", "BitwiseXor"), "bitwise_not": ("Not", "BitwiseNot"),
+}  # fmt: skip
+"""Primitives that are an operator for bools and another one for numbers; also read both ways."""
+COMPARED = {"lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
+REDUCED = {"sum": "ReduceSum", "prod": "ReduceProd", "amax": "ReduceMax", "amin": "ReduceMin"}
+
 TABLE: dict[str, Maker] = {
-    "add": _by_type("Or", "Add"), "sub": _plain("Sub"), "mul": _by_type("And", "Mul"), "div": _plain("Div"), "pow": _plain("Pow"),
-    "maximum": _by_type("Or", "Max"), "minimum": _by_type("And", "Min"), "lt": _compared("Less"),
-    "le": _compared("LessOrEqual"), "gt": _compared("Greater"),
-    "ge": _compared("GreaterOrEqual"), "eq": _plain("Equal"), "ne": lambda b, node, x, _: b.add("Not", b.add("Equal", *x)),
-    "bitwise_and": _by_type("And", "BitwiseAnd"), "bitwise_or": _by_type("Or", "BitwiseOr"), "bitwise_xor": _by_type("Xor", "BitwiseXor"),
-    "bitwise_not": _by_type("Not", "BitwiseNot"), "where": _where, "floor_divide": _floor_divide, "remainder": _remainder,
-    "fmod": _plain("Mod", fmod=1), "neg": _plain("Neg"), "abs": _plain("Abs"), "sign": _plain("Sign"), "reciprocal": _plain("Reciprocal"),
-    "sqrt": _plain("Sqrt"), "rsqrt": lambda b, node, x, _: b.add("Reciprocal", b.add("Sqrt", x[0])), "exp": _plain("Exp"),
-    "exp_shifted": _plain("Exp"),
-    "log": _plain("Log"), "expm1": _in_double(lambda b, x: b.add("Sub", b.add("Exp", x), _one(b))),
+    **{name: _plain(op) for name, op in SAME.items()}, **{name: _rounded(op) for name, op in ROUNDED.items()},
+    **{name: _by_type(*ops) for name, ops in BY_TYPE.items()}, **{name: _compared(op) for name, op in COMPARED.items()},
+    **{name: _reduce(op) for name, op in REDUCED.items()},
+    "div": _plain("Div"), "ne": lambda b, node, x, _: b.add("Not", b.add("Equal", *x)), "where": _where, "floor_divide": _floor_divide,
+    "remainder": _remainder, "fmod": _plain("Mod", fmod=1), "rsqrt": lambda b, node, x, _: b.add("Reciprocal", b.add("Sqrt", x[0])),
+    "exp_shifted": _plain("Exp"), "expm1": _in_double(lambda b, x: b.add("Sub", b.add("Exp", x), _one(b))),
     "log1p": _in_double(lambda b, x: b.add("Log", b.add("Add", x, _one(b)))),
-    "log2": _in_double(lambda b, x: b.add("Div", b.add("Log", x), b.scalar(log(2.0), float64))), "sigmoid": _plain("Sigmoid"), "sin": _plain("Sin"),
-    "cos": _plain("Cos"), "tan": _plain("Tan"), "asin": _plain("Asin"), "acos": _plain("Acos"), "atan": _plain("Atan"), "sinh": _plain("Sinh"),
-    "cosh": _plain("Cosh"), "tanh": _plain("Tanh"), "asinh": _plain("Asinh"), "acosh": _plain("Acosh"), "atanh": _plain("Atanh"),
-    "relu": _plain("Relu"), "floor": _rounded("Floor"), "ceil": _rounded("Ceil"), "round": _rounded("Round"), "trunc": _trunc, "erf": _plain("Erf"),
+    "log2": _in_double(lambda b, x: b.add("Div", b.add("Log", x), b.scalar(log(2.0), float64))), "trunc": _trunc,
     "logical_not": lambda b, node, x, given: b.add("Not", x[0] if given[0].dtype is bool_ else b.add("Cast", x[0], to=9)),
     "copy": lambda b, node, x, _: x[0], "kink": lambda b, node, x, _: x[0], "cast": _cast, "constant": _constant, "full": _full, "iota": _iota,
     "view": _view, "update": _update("none"), "update_add": _update("add"), "cat": lambda b, node, x, _: b.add("Concat", *x, axis=node.attrs[0]),
-    "sum": _reduce("ReduceSum"), "prod": _reduce("ReduceProd"), "amax": _reduce("ReduceMax"), "amin": _reduce("ReduceMin"),
     "any": _reduce("ReduceMax", "int32"), "all": _reduce("ReduceMin", "int32"), "argmax": _position("ArgMax"), "argmin": _position("ArgMin"),
     "index_select": lambda b, node, x, _: b.add("Gather", *x, axis=node.attrs[0]),
     "gather": lambda b, node, x, _: b.add("GatherElements", *x, axis=node.attrs[0]),
     "index_put": _write("index_put", "none"), "index_add": _write("index_add", "add"), "scatter": _write("scatter", "none"),
-    "scatter_add": _write("scatter_add", "add"), "matmul": _plain("MatMul"), "conv2d": _conv, "conv2d_input_grad": _conv_transpose,
+    "scatter_add": _write("scatter_add", "add"), "conv2d": _conv, "conv2d_input_grad": _conv_transpose,
     "attention": _attention, "attention_masked": _attention, "lstm": _lstm, "argsort": _sorted, "ranked": _sorted, "cumsum": _cumsum,
     "outside": _outside,
 }  # fmt: skip

@@ -11,10 +11,11 @@ import numpy as np
 from calque.backend.ref.interpret import interpret
 from calque.base.errors import ArgumentError, CalqueError, ExportError
 from calque.exported.graph import Entry, Variant, broken
-from calque.exported.onnx.builder import Builder
+from calque.exported.onnx.builder import DIMS, PARAMETERS, Builder
 from calque.exported.onnx.table import TABLE, lstm
 from calque.exported.onnx.views import _equal, _same
 from calque.ir.program import Node, Program
+from calque.nn.parameter import Parameter
 from calque.ops.opdef import get
 from calque.tensor import read
 
@@ -32,7 +33,8 @@ def write_onnx(exported: Any, f: Any, entry: str | None, opset: int, names: tupl
         raise ArgumentError(f"[onnx] expected the name of an entry, one of {', '.join(entries)}, got {name!r}")
     state = exported.__dict__["_state"]
     held = {key: read(registry[last].detach(), "onnx") for key, (registry, last) in state.items()}
-    model = model_of(_renamed(entries[name], *names), held, opset)
+    trained = {key for key, (registry, last) in state.items() if isinstance(registry[last], Parameter)}
+    model = model_of(_renamed(entries[name], *names), held, opset, trained)
     if isinstance(f, str | os.PathLike):
         with open(f, "wb") as file:
             file.write(model.SerializeToString())
@@ -50,14 +52,15 @@ def _renamed(entry: Entry, inputs: Any, outputs: Any) -> Entry:
     return replace(entry, inputs=found[0], outputs=found[1])
 
 
-def model_of(entry: Entry, held: dict[str, Any], opset: int) -> Any:
-    """The model of an entry with these values of its state."""
+def model_of(entry: Entry, held: dict[str, Any], opset: int, trained: set[str]) -> Any:
+    """The model of an entry with these values of its state, of which some are parameters."""
     variant = entry.variants[0]
     require_one(entry, held)
     b = Builder(entry, variant.extents)
+    b.reserved = {spec.name for spec in (*entry.inputs, *entry.outputs)} | set(variant.reads) | {f"{key}_out" for key in variant.writes}
     program = variant.program
     names: list[str] = [""] * len(program.nodes)
-    inputs = []
+    inputs, parameters = [], []
     taken = [s.name for s in entry.inputs]
     for k, position in enumerate(program.inputs):
         node = program.nodes[position]
@@ -71,6 +74,7 @@ def model_of(entry: Entry, held: dict[str, Any], opset: int) -> Any:
             inputs.append(_info(b, names[position], node, node.shape))
         else:
             b.initializers.append(b.tensor(names[position], _dense(held[key])))
+            parameters += [names[position]] if key in trained else []
     needed = _needed(program)
     for position, node in enumerate(program.nodes):
         if position in needed and node.op.role != "input":
@@ -85,6 +89,8 @@ def model_of(entry: Entry, held: dict[str, Any], opset: int) -> Any:
     graph = b.onnx.helper.make_graph(b.nodes, f"calque {entry.name}", inputs, outputs, b.initializers)
     made = b.onnx.helper.make_model(graph, opset_imports=[b.onnx.helper.make_opsetid("", opset)], producer_name="calque")
     made.ir_version = 10 if opset > 18 else 8
+    ranges = [f"{d.name} {d.min} {'any' if d.max is None else d.max} {d.multiple}" for d in entry.dims]
+    b.onnx.helper.set_model_props(made, {PARAMETERS: "\n".join(parameters), DIMS: "\n".join(ranges)})
     b.onnx.checker.check_model(made, full_check=False)
     return made
 
