@@ -284,9 +284,10 @@ def _no_such_call(name: str, function: Callable[..., Any], misfit: str) -> DType
 
 
 def _comes_from_inside(error: Exception) -> bool:
-    """Whether our code raised it, or what it called of NumPy's and Python's: not a function of the user's that was called back."""
+    """Whether our code raised it, or what it called of NumPy's and Python's: not a function of the user's that was called back, nor what that one
+    called of ours (`module.no_such_name` raises in our `__getattr__`)."""
     ours = [file for file in _files(error) if not file.startswith(_LIBRARIES) or file.startswith(_PACKAGES) and not file.startswith(_CALLED)]
-    return bool(ours) and inside_package(ours[-1]) and not ours[-1].startswith(_PROGRAMS)
+    return bool(ours) and all(map(inside_package, ours)) and not ours[-1].startswith(_PROGRAMS)
 
 
 def _files(error: Exception) -> list[str]:

@@ -50,6 +50,12 @@ PROGRAMS = {
     "no gradient": ("calque.ones(2).sum().backward()", "<module>"),
     "a container": ("calque.nn.ModuleDict()['x']", "<module>"),
     "a block": ("def main():\n    with calque.no_grad():\n        raise OSError('mine')\nmain()", "<module> main"),
+    "a function for every module": ("calque.nn.Linear(1, 1).apply(lambda m: m.nothing)", "<module> <lambda>"),
+    "a hook of a layer's gradients": (
+        "m = calque.nn.Linear(2, 2)\nm.register_full_backward_hook(lambda m, a, b: m.nothing)\n"
+        "m(calque.ones(1, 2, requires_grad=True)).sum().backward()",
+        "<module> <lambda>",
+    ),
     "a sort of Python's": ("sorted([calque.ones(2), calque.ones(2)])", "<module>"),
 }
 

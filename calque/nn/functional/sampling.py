@@ -51,7 +51,7 @@ def _brought_inside(x: Tensor, size: int, padding_mode: str, align_corners: bool
     return _clipped(_mirrored(x, size, align_corners), size) if padding_mode == "reflection" else x
 
 
-class _Image:
+class Image:
     """An input (N, C, *spatial), read at whole positions: 0 outside."""
 
     def __init__(self, x: Tensor) -> None:
@@ -74,7 +74,7 @@ class _Image:
         return T.where(T.unsqueeze(inside, 1), found, 0.0)  # type: ignore[no-any-return]
 
 
-def _linear(image: _Image, places: list[Tensor]) -> Tensor:
+def interpolated(image: Image, places: list[Tensor]) -> Tensor:
     floors = [linked(T.floor(p.detach()), p) for p in places]
     parts = [p - f for p, f in zip(places, floors, strict=True)]
     total: Any = None
@@ -102,7 +102,7 @@ def _cubic_weights(t: Tensor) -> list[Tensor]:
     return [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)]
 
 
-def _cubic(image: _Image, places: list[Tensor], inside: Callable[[int, Tensor], Tensor]) -> Tensor:
+def _cubic(image: Image, places: list[Tensor], inside: Callable[[int, Tensor], Tensor]) -> Tensor:
     floors = [linked(T.floor(p.detach()), p) for p in places]
     rows, columns = ([*_cubic_weights(p - f)] for p, f in zip(places, floors, strict=True))
     total: Any = None
@@ -154,7 +154,7 @@ def grid_sample(
         warn_user("Default grid_sample and affine_grid behavior has changed to align_corners=False since 1.3.0. Please specify align_corners=True if "
                   "the old behavior is desired.")  # fmt: skip
     corners = bool(align_corners)
-    image = _Image(input)
+    image = Image(input)
     n = len(image.spatial)
     places = [_unnormalised(T.select(grid, -1, n - 1 - i), image.spatial[i], corners) for i in range(n)]
     if mode == "bicubic":
@@ -162,7 +162,7 @@ def grid_sample(
     places = [_brought_inside(p, size, padding_mode, corners) for p, size in zip(places, image.spatial, strict=True)]
     if mode == "nearest":
         return linked(image.at([T.round(p.detach()) for p in places]), grid)
-    return _linear(image, places)
+    return interpolated(image, places)
 
 
 def grid_sampler(input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Tensor:

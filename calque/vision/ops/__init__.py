@@ -33,8 +33,10 @@ from calque.vision.ops.misc import (
     sigmoid_focal_loss,
     stochastic_depth,
 )
+from calque.vision.ops.regions import DeformConv2d, RoIAlign, deform_conv2d, roi_align
 
 __all__ = [
+    "DeformConv2d", "RoIAlign", "deform_conv2d", "roi_align",
     "MLP", "Conv2dNormActivation", "FrozenBatchNorm2d", "Permute", "SqueezeExcitation", "StochasticDepth", "batched_nms", "box_area", "box_convert",
     "box_iou", "boxes", "clip_boxes_to_image", "complete_box_iou", "distance_box_iou", "generalized_box_iou", "masks_to_boxes", "misc", "nms",
     "remove_small_boxes", "sigmoid_focal_loss", "stochastic_depth",
