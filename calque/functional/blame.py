@@ -213,11 +213,14 @@ def _about_one(name: str, function: Callable[..., Any], args: Sequence[Any], key
         hint = "; make an object of the class and pass that" if isinstance(called[1], type) else ""
         got = f"{described(called[1])} as {called[0]!r}: {error}{hint}"
         return DTypeError(f"[{name}] expected a function of the arguments that it is called with, got {got}")
+    if isinstance(error, TypeError) and (unknown := _UNKNOWN.search(str(error))) and unknown.group(1) in keywords:  # one that is only handed on
+        return DTypeError(f"[{name}] expected other keywords, got {unknown.group(1)!r}: {error}; look at the parameters of what it calls")
     if isinstance(error, (OverflowError, ValueError)) and _OUT_OF_RANGE.search(str(error)):
         return ArgumentError(f"[{name}] expected numbers that the result can hold, got ({_all_shown(args, keywords)}): {error}")
     return no_tensor(name, error) if isinstance(error, AttributeError) else None
 
 
+_UNKNOWN = re.compile(r"\(\) got an unexpected keyword argument '(\w+)'")
 _OUT_OF_RANGE = re.compile(
     "math domain error|math range error|Numerical result out of range|out of bounds for u?int|cannot convert float (NaN|infinity) to integer"
 )

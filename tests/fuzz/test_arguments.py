@@ -280,6 +280,7 @@ WRONG = [
     (lambda: V.pad(V.to_pil_image(RGB), 1, (1, 2)), "[pad] expected one number as fill, or 3, got (1, 2); one for each channel"),
     (lambda: V.pad(V.to_pil_image(RGB).convert("I"), 1, 1 << 40), "[pad] expected numbers that the result can hold, got"),
     (lambda: V.pad(RGB, -1, padding_mode="edge"), "[pad] expected padding >= 0 where padding_mode is 'edge', got -1; use crop"),
+    (lambda: vision.models.resnet34(dtype=3), "[resnet34] expected other keywords, got 'dtype': ResNet.__init__() got an unexpected"),
     (lambda: calque.sum_to_shape(ONE, np.int64(-2)), "[reshape] expected sizes >= 0 or one -1, got shape (-2,)"),
 ]  # fmt: skip
 
