@@ -165,7 +165,8 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
         if foreign(value):
             return _not_that(name, parameter, value)
     text = f"[{name}] expected other arguments, got ({_all_shown(args, keywords)}): {type(error).__name__}: {error}"
-    text += "; Pillow does not take them" if _files(error)[-1].startswith(_PILLOW) else "; if they are right, this is a bug of Calque"
+    library = next((name for place, name in _LENT.items() if _files(error)[-1].startswith(place)), "")
+    text += f"; {library} does not take them" if library else "; if they are right, this is a bug of Calque"
     meant = DTypeError(text) if isinstance(error, TypeError) else ArgumentError(text)
     meant.__cause__ = error
     meant.__dict__[_GUESS] = True
@@ -215,6 +216,8 @@ def _about_one(name: str, function: Callable[..., Any], args: Sequence[Any], key
         return DTypeError(f"[{name}] expected a function of the arguments that it is called with, got {got}")
     if isinstance(error, TypeError) and (unknown := _UNKNOWN.search(str(error))) and unknown.group(1) in keywords:  # one that is only handed on
         return DTypeError(f"[{name}] expected other keywords, got {unknown.group(1)!r}: {error}; look at the parameters of what it calls")
+    if isinstance(error, ValueError) and "null byte" in str(error):
+        return ArgumentError(f"[{name}] expected names of files without null bytes, got ({_all_shown(args, keywords)})")
     if isinstance(error, (OverflowError, ValueError)) and _OUT_OF_RANGE.search(str(error)):
         return ArgumentError(f"[{name}] expected numbers that the result can hold, got ({_all_shown(args, keywords)}): {error}")
     return no_tensor(name, error) if isinstance(error, AttributeError) else None
@@ -299,8 +302,8 @@ def _files(error: Exception) -> list[str]:
 
 
 _PACKAGES = os.path.dirname(os.path.dirname(np.__file__))
-_PILLOW = os.path.join(_PACKAGES, "PIL", "")
-_CALLED = (os.path.dirname(np.__file__), _PILLOW)  # by us, and never by functions that users give to us
+_LENT = {os.path.join(_PACKAGES, package, ""): name for package, name in (("PIL", "Pillow"), ("tensorboardX", "tensorboardX"))}
+_CALLED = (os.path.dirname(np.__file__), *_LENT)  # by us, and never by functions that users give to us
 _LIBRARIES = (*_CALLED, os.path.dirname(os.__file__), "<frozen")
 _PROGRAMS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "compat")  # `torch._assert` and the like speak for the program that calls them
 

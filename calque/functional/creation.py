@@ -11,13 +11,13 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pass
 from calque.base.layout import MOST_DIMS, preserve_format
-from calque.base.shapes import Shape
+from calque.base.shapes import Shape, whole
 from calque.base.text import described, shown, type_name
 from calque.functional.common import cast, is_number, is_scalar, is_tensor, method, number, prim
 from calque.functional.declared import public
 from calque.functional.formats import clone, format_of, like, reordered
 from calque.functional.memory import share_array
-from calque.functional.options import fill_number, filled, marked, resolve_device, resolve_dtype, size_of, written
+from calque.functional.options import dtype_for, fill_number, filled, marked, resolve_device, resolve_dtype, size_of, written
 from calque.functional.placing import placed, placed_like, placed_like_or_third
 from calque.functional.views import detach, expand, reshape
 from calque.ops.opdef import no_complex
@@ -279,7 +279,7 @@ def _constant(op: str, value: Any) -> Any:
         shape = size_of(op, sizes, size)
         if device is not None:
             resolve_device(device, op)
-        result = prim("full", (value, _dtype(dtype, op)), shape)
+        result = prim("full", (value, _dtype(dtype if out is None else dtype_for(out, dtype), op)), shape)
         if memory_format is not None:
             if op != "empty":
                 raise TypeError(f"[{op}] got an unexpected keyword argument 'memory_format'; use .to(memory_format=...)")
@@ -457,7 +457,7 @@ def arange(
         start, end = 0, start if end is None else end
     first, last, stride = (_plain_number("arange", n, v) for n, v in (("start", start), ("end", end), ("step", step)))
     whole = not any(isinstance(v, float) for v in (first, last, stride))
-    wanted = resolve_dtype(dtype, dt.int64 if whole else dt.get_default_dtype(), "arange")
+    wanted = resolve_dtype(dtype_for(out, dtype), dt.int64 if whole else dt.get_default_dtype(), "arange")
     if wanted.is_complex:
         raise no_complex("arange", [wanted])
     if stride == 0 or not all(v.__class__ is int or math.isfinite(v) for v in (first, last, stride)):
@@ -503,6 +503,7 @@ def _of_ends(first: Any, last: Any) -> dt.DType:
 
 def _spaced(op: str, first: Any, last: Any, steps: int, dtype: dt.DType) -> np.ndarray[Any, Any]:
     """Values computed from the nearer end, so that the sequence is symmetric and ends exactly."""
+    steps = whole(op, "steps", steps)
     if steps < 0:
         raise ArgumentError(f"[{op}] number of steps must be non-negative, got {steps}")
     if steps == 1:

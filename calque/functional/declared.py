@@ -14,18 +14,18 @@ NAMES = SPACES["calque"]  # of `calque` and of `calque.functional`
 
 
 def public(
-    *names: str, of: str = "calque", own: bool = True, method: bool = True, in_place: str = "", out: bool = False
+    *names: str, of: str = "calque", own: bool = True, method: bool = True, in_place: str = "", out: bool | str = False
 ) -> Callable[[Function], Function]:
     """Declare a function under its own name (if `own`) and other `names`, in the namespaces `of`. A name with a dot, "special.expit", is of that
     namespace alone.
 
     method: names of `calque` are those of methods of `Tensor`, too. in_place: "method" makes `x.name_()`, "both" also the function `name_(x)`.
-    out: users may say `out=`.
+    out: users may say `out=`; "exact": with a tensor of the result's dtype alone.
     """
 
     def declare(function: Function) -> Function:
         if out:
-            takes_out(function)
+            function.__dict__["takes_out"] = out
         for name in (function.__name__, *names) if own else names:
             space, _, last = name.rpartition(".")
             for place in [space] if space else of.split():

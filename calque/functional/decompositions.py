@@ -149,7 +149,7 @@ def inv(A: Tensor) -> Tensor:
     return with_formula("LinalgInvExBackward0", (x,), lambda: _result("inv", x, np.linalg.inv, tuple(x._layout.shape)), backward)
 
 
-@public(out=True)
+@public(out="exact")
 @full_precision
 def inverse(input: Tensor) -> Tensor:
     """Inverse of square matrices: (*, n, n) -> (*, n, n)."""
@@ -258,7 +258,7 @@ def _lower_half(x: Tensor) -> Tensor:
     return x.tril() - x.diagonal(0, -2, -1).diag_embed() * 0.5
 
 
-@public(out=True)
+@public(out="exact")
 @full_precision
 @beside_input
 def cholesky(input: Tensor, upper: bool = False) -> Tensor:

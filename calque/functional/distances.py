@@ -75,7 +75,7 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
     return vector_norm(sub(x1, x2) + eps, p, -1, keepdim)
 
 
-@public(out=True)
+@public(out="exact")
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """Vector product along a dim of size 3 (default: the first such dim): (*), (*) -> (*), broadcast.
 
@@ -106,7 +106,7 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     return prim("cat", *parts, d)
 
 
-@public(out=True)
+@public(out="exact")
 def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Tensor:
     """Differences of neighbours along `dim`, taken `n` times: (*, k, *) -> (*, k - n, *). Of bool: whether they differ.
 

@@ -120,7 +120,7 @@ def _reflected_matmul(a: Any, b: Any) -> Any:
     return _matmul_operator(b, a)
 
 
-@public(out=True, of="calque linalg")
+@public(out="exact", of="calque linalg")
 @lower_precision
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """Matrix product: (k), (k) -> (); (n, k), (k) -> (n); (*, n, k), (*, k, m) -> (*, n, m) with broadcast batch dims.
@@ -133,7 +133,7 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
     return _matmul(input, other)
 
 
-@public(out=True)
+@public(out="exact")
 @lower_precision
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
     """Matrix product of two matrices, without broadcasting: (n, k), (k, m) -> (n, m).
@@ -148,7 +148,7 @@ def mm(input: Tensor, mat2: Tensor) -> Tensor:
     return _matmul(input, mat2)
 
 
-@public(out=True)
+@public(out="exact")
 @lower_precision
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """Batched matrix product, without broadcasting: (b, n, k), (b, k, m) -> (b, n, m)."""
@@ -162,7 +162,7 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     return _matmul(input, mat2)
 
 
-@public(out=True)
+@public(out="exact")
 def mv(input: Tensor, vec: Tensor) -> Tensor:
     """Matrix times vector: (n, k), (k) -> (n)."""
     require_tensors("mv", input, vec)
@@ -171,7 +171,7 @@ def mv(input: Tensor, vec: Tensor) -> Tensor:
     return _general_matmul(input, vec)
 
 
-@public(out=True)
+@public(out="exact")
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
     """Inner product of two vectors: (k), (k) -> ().
 
@@ -190,13 +190,13 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
     return prim("sum", mul(input, tensor), (0,), False)
 
 
-@public(out=True)
+@public(out="exact")
 def vdot(input: Tensor, other: Tensor) -> Tensor:
     """Inner product of two vectors, the first one conjugated: (k), (k) -> ()."""
     return dot(conj(input), other)
 
 
-@public(out=True)
+@public(out="exact")
 @lower_precision
 def inner(input: Tensor, other: Tensor) -> Tensor:
     """Sum of products over the last dim of both: (*a, k), (*b, k) -> (*a, *b); a 0-d operand multiplies."""
@@ -247,14 +247,14 @@ def _combine(op: str, input: Tensor, out: Tensor, beta: Any, alpha: Any) -> Tens
     return result
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out="exact")
 @lower_precision
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * (mat1 @ mat2)`: (n, m) or broadcastable, (n, k), (k, m) -> (n, m)."""
     return _combine("addmm", input, mm(mat1, mat2), beta, alpha)
 
 
-@public(in_place="both", out=True)
+@public(in_place="both", out="exact")
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * (mat @ vec)`: (n), (n, k), (k) -> (n)."""
     return _combine("addmv", input, mv(mat, vec), beta, alpha)
@@ -275,14 +275,14 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any
     return _combine("addr", cast(input, common), outer(cast(vec1, common), cast(vec2, common)), beta, alpha)
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out="exact")
 @lower_precision
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * (batch1 @ batch2)`: (b, n, m), (b, n, k), (b, k, m) -> (b, n, m)."""
     return _combine("baddbmm", input, bmm(batch1, batch2), beta, alpha)
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out="exact")
 @lower_precision
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * sum over the batch of (batch1 @ batch2)`: (n, m), (b, n, k), (b, k, m) -> (n, m)."""
@@ -292,7 +292,7 @@ def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alph
 # --------------------------------------------------------------------------------------------------------- compositions
 
 
-@public(method=False, out=True)
+@public(method=False, out="exact")
 @lower_precision
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     """Sum of products over pairs of dims: an int n (last n of a with first n of b) or two lists of dims.

@@ -51,7 +51,7 @@ def pick(condition: Tensor, x: Any, y: Any, dtype: dt.DType) -> Tensor:
     return record(WHERE, (condition, operand("where", x, dtype), operand("where", y, dtype)))
 
 
-@public(out=True)
+@public(out="exact")
 def where(condition: Tensor, input: Operand = None, other: Operand = None) -> Any:
     """`input` where the condition holds, else `other`: (*) bool, (*), (*) -> (*), broadcast. With the condition alone, the index
     tensors of its

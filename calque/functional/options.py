@@ -154,6 +154,11 @@ def filled(shape: Shape, value: Any, dtype: dt.DType, op: str) -> Tensor:
     return prim("full", (value, dtype), shape)
 
 
+def dtype_for(out: Any, dtype: Any) -> Any:
+    """The dtype in which numbers for `out` are made, if no other one is said."""
+    return out._layout.dtype if dtype is None and is_tensor(out) else dtype
+
+
 def written(op: str, result: Tensor, out: Any) -> Tensor:
     """`result` in the tensor that was given for it, which takes its shape."""
     if not is_tensor(out):

@@ -299,7 +299,7 @@ def _finish_shape(piece: Tensor, x: Tensor, d: int, dim: int | None, keepdim: bo
     return select(piece, d, 0)
 
 
-@public(out=True)
+@public(out="exact")
 @numpy_names
 @full_precision
 def quantile(input: Tensor, q: Operand, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
@@ -314,7 +314,7 @@ def quantile(input: Tensor, q: Operand, dim: int | None = None, keepdim: bool = 
     return _quantile("quantile", input, q, dim, keepdim, interpolation)
 
 
-@public(out=True)
+@public(out="exact")
 @numpy_names
 @full_precision
 def nanquantile(input: Tensor, q: Operand, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:

@@ -23,7 +23,7 @@ from calque.functional.checks import check_probabilities
 from calque.functional.common import Operand, cast, is_number, is_tensor, method, number, prim, require_operands, require_real
 from calque.functional.declared import NAMES, public
 from calque.functional.formats import like
-from calque.functional.options import marked, resolve_device, resolve_dtype, size_of, written
+from calque.functional.options import dtype_for, marked, resolve_device, resolve_dtype, size_of, written
 from calque.functional.placing import beside_input, host_values, made_on, placed, placed_like
 from calque.functional.views import expand
 from calque.functional.writing import write_back
@@ -268,7 +268,7 @@ def _sized(op: str, draw: Any) -> Any:
     ) -> Tensor:  # fmt: skip
         shape = size_of(op, sizes, size)
         resolve_device(device, op)
-        result = draw(shape, _floating(op, dtype), generator)
+        result = draw(shape, _floating(op, dtype if out is None else dtype_for(out, dtype)), generator)
         return marked(result, requires_grad, op) if out is None else written(op, result, out)
 
     create.__name__ = create.__qualname__ = op
@@ -441,7 +441,7 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     return result if out is None else written("bernoulli", result, out)
 
 
-@public(out=True)
+@public(out="exact")
 @beside_input
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
     """Indices drawn with probabilities proportional to `input`: (C,) -> (num_samples,), (N, C) -> (N, num_samples). Reads

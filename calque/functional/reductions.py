@@ -241,14 +241,14 @@ def _extreme(name: str, x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
     return prim("amax" if name.endswith("max") else "amin", x, dims, keepdim)
 
 
-@public(out=True)
+@public(out="exact")
 @numpy_names
 def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     """Largest element over `dim` (default all); NaN wins; equal elements share the gradient: (*) -> (* without dim)."""
     return _extreme("amax", input, dims_of("amax", input, dim), keepdim)
 
 
-@public(out=True)
+@public(out="exact")
 @numpy_names
 def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     """Smallest element over `dim` (default all); NaN wins; equal elements share the gradient: (*) -> (* without dim)."""
@@ -276,7 +276,7 @@ def _arg(name: str, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
     return _position(name, x, dims_of(name, x, dim), keepdim)
 
 
-@public(out=True)
+@public(out="exact")
 @numpy_names
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Position (int64) of the first largest element along `dim`, or in the flattened tensor: (*) -> (* without dim).
@@ -288,7 +288,7 @@ def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
     return _arg("argmax", input, dim, keepdim)
 
 
-@public(out=True)
+@public(out="exact")
 @numpy_names
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Position (int64) of the first smallest element along `dim`, or in the flattened tensor: (*) -> (* without dim)."""
@@ -512,14 +512,14 @@ def _truth(name: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
     return cast(result, dt.uint8) if x._layout.dtype is dt.uint8 else result
 
 
-@public(out=True)
+@public(out="exact")
 @numpy_names
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether any element over `dim` is non-zero; bool (uint8 for uint8): (*) -> (* without dim). Of nothing: False."""
     return _truth("any", input, dim, keepdim)
 
 
-@public(out=True)
+@public(out="exact")
 @numpy_names
 def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether all elements over `dim` are non-zero; bool (uint8 for uint8): (*) -> (* without dim). Of nothing: True."""

@@ -51,7 +51,7 @@ def _flat_index(op: str, index: Any) -> Tensor:
     return index if index._layout.ndim else reshape(index, (1,))
 
 
-@public(out=True)
+@public(out="exact")
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """Slices along `dim` at the positions `index`: (A, B), (K,) -> (K, B) for dim=0.
 
@@ -88,13 +88,13 @@ def _index_write(op: str, primitive: str, input: Tensor, dim: int, index: Tensor
     return result if input._layout.ndim else reshape(result, ())
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out="exact")
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
     """`input` with the slices of `source` added at the positions `index` along `dim`."""
     return _index_write("index_add", "index_add", input, dim, index, source if alpha == 1 else source * alpha)  # type: ignore[operator]
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out="exact")
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """`input` with its slices at the positions `index` along `dim` replaced by those of `source`."""
     return _index_write("index_copy", "index_put", input, dim, index, source)
@@ -170,7 +170,7 @@ def _aligned(op: str, input: Tensor, dim: int, index: Tensor) -> tuple[Tensor, T
     return base, check_index(op, where, base._layout.shape[d], negative=False), d
 
 
-@public(out=True)
+@public(out="exact")
 @beside_input
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """Elements along `dim`: out[i, j] = input[index[i, j], j] for dim=0; the result has the shape of `index`.
@@ -213,7 +213,7 @@ def _scattered(op: str, primitive: str, input: Tensor, dim: int, index: Tensor, 
     return reshape(prim(primitive, base, where, source, d), tuple(input._layout.shape))
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out="exact")
 def scatter(input: Tensor, dim: int, index: Tensor, src: Operand | None = None, *, value: Any = None, reduce: str | None = None) -> Tensor:
     """`input` with out[index[i, j], j] = src[i, j] for dim=0; `src` may be one number."""
     given = value if src is None else src
@@ -231,14 +231,14 @@ def scatter(input: Tensor, dim: int, index: Tensor, src: Operand | None = None, 
     return _scattered("scatter", "scatter", input, dim, index, given)
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out="exact")
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """`input` with out[index[i, j], j] += src[i, j] for dim=0."""
     require_tensors("scatter_add", src)
     return _scattered("scatter_add", "scatter_add", input, dim, index, src)
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out="exact")
 def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """`input` combined with the elements of `src` that go to the same place: sum, mean, prod, amax or amin. Equal extremes share the gradient."""
     require_tensors("scatter_reduce", src)
@@ -332,14 +332,14 @@ def _combined_on_host(base: Tensor, d: int, index: Tensor, part: Tensor, reduce:
     return upload(values, base._layout.dtype)
 
 
-@public(out=True)
+@public(out="exact")
 def take(input: Tensor, index: Tensor) -> Tensor:
     """Elements of the flattened tensor at the positions `index`."""
     flat = reshape(input, (-1,)) if input._layout.numel else reshape(input, (0,))
     return prim("index_select", flat, check_index("take", index, flat._layout.numel), 0)
 
 
-@public(out=True)
+@public(out="exact")
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """`gather` with broadcasting of the other dims."""
     if dim is None:
@@ -401,7 +401,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     return record(get("where"), (condition, operand("masked_fill", value, input._layout.dtype), input), row_major=True)
 
 
-@public(out=True)
+@public(out="exact")
 @beside_input
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements where the mask is true, in one dimension. Reads the mask."""
@@ -432,7 +432,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return reshape(prim("index_put", flat, upload(where, dt.int64), cast(chosen, input._layout.dtype), 0), target)
 
 
-@public(out=True)
+@public(out="exact")
 @beside_input
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """Coordinates of the elements that are not zero: (K, ndim), or one tensor per dim. Reads the tensor."""
@@ -459,7 +459,7 @@ def _triangle(op: str, comparison: str, input: Tensor, offset: int) -> Tensor:
     return prim("where", kept, input, (False if input._layout.dtype is dt.bool_ else 0, input._layout.dtype))
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out="exact")
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """Zeros above a diagonal of the last two dims.
 
@@ -471,7 +471,7 @@ def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     return _triangle("tril", "le", input, diagonal)
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out="exact")
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """Zeros below a diagonal of the last two dims."""
     return _triangle("triu", "ge", input, diagonal)
@@ -515,7 +515,7 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
     return square if (first, second) == (len(shape) - 1, len(shape)) else movedim(square, (-2, -1), (first, second))
 
 
-@public(out=True)
+@public(out="exact")
 def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     """A vector as a diagonal matrix, or the diagonal of a matrix (a copy)."""
     if input._layout.ndim not in (1, 2):
@@ -549,7 +549,7 @@ def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     return _written(copy.select(dim, index), copy, src, "select_scatter")  # type: ignore[attr-defined]
 
 
-@public(out=True)
+@public(out="exact")
 def slice_scatter(
     input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Tensor:

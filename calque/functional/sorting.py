@@ -65,7 +65,7 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
     return order_along("argsort", input, dim, descending)[0]
 
 
-@public(out=True)
+@public(out="exact")
 def msort(input: Tensor) -> Tensor:
     """Values in order along the first dim: (*) -> (*)."""
     return sort(input, 0).values  # type: ignore[no-any-return]
@@ -236,7 +236,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     )  # fmt: skip
 
 
-@public(out=True)
+@public(out="exact")
 @beside_input
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """Counts in `bins` equal intervals of [min, max] (both 0: the data's range); values outside are ignored: (*) -> (bins).
@@ -264,7 +264,7 @@ def _histogram(array: Array, bins: int, low: float, high: float) -> Array:
     return np.bincount(positions, minlength=bins)
 
 
-@public(out=True)
+@public(out="exact")
 @beside_input
 def searchsorted(
     sorted_sequence: Tensor,
@@ -315,7 +315,7 @@ def searchsorted(
     return host_values(shape, dt.int32 if out_int32 else dt.int64, places)
 
 
-@public(method=False, out=True)
+@public(method=False, out="exact")
 def bucketize(input: Operand, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
     """Number of the interval between `boundaries` (n) that each value falls into: (*) -> (*) int64. Reads the values."""
     require_real("bucketize", input, boundaries)

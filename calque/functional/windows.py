@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
-from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import Shape, normalize_dim, overlaps, view_bounds, whole
 from calque.functional.blame import NOTHING, answer
-from calque.functional.common import prim
+from calque.functional.common import is_tensor, prim
 from calque.functional.declared import public
 from calque.functional.views import Entry, int_tuple, lookup, remember
 from calque.ir.symint import SymInt
@@ -96,6 +96,8 @@ def sliced(view: Layout, dim: int, start: int | None, stop: int | None, step: in
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """Positions start .. start + length - 1 along `dim`: (A, B) -> (A, length) for dim=1."""
     try:
+        if start.__class__ is not int and is_tensor(start) and (start._layout.ndim or start._layout.dtype.category != 1):  # type: ignore[attr-defined]
+            raise DTypeError(f"[narrow] start must be an 0-dim integral Tensor, got {start!r}; pass an int")
         start, length = as_int(start), as_int(length)
         key = ("narrow", input._layout, dim, start, length)
         found = lookup(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 from calque.base.errors import ArgumentError, AutogradError, DTypeError
@@ -34,16 +35,28 @@ def stored(name: str, function: Callable[..., Any], args: Sequence[Any], keyword
             f"[{name}] {name}(): functions with out=... arguments don't support automatic differentiation, but one of the arguments requires grad: "
             "expected none; assign the result, or call it under no_grad()"
         )
+    if keywords.get("dtype") is None and not any(map(_is_tensor, flat[: -len(outs)])) and _takes_dtype(function):
+        keywords = {**keywords, "dtype": outs[0]._layout.dtype}  # what makes numbers makes them in that type
     result = function(*args, **keywords)
     several = isinstance(result, (tuple, list))
     parts = list(result) if several else [result]
     if len(parts) != len(outs):
         raise ArgumentError(f"[{name}] expected {len(parts)} tensors as out, one for each result, got {len(outs)}")
+    if several or function.__dict__.get("takes_out") == "exact":
+        for target, part in zip(outs, parts, strict=True):
+            if part._layout.dtype is not target._layout.dtype:
+                got = f"{part._layout.dtype!r}, but got {target._layout.dtype!r} instead"
+                raise DTypeError(f"[{name}] Expected out tensor to have dtype {got}; convert it afterwards")
     for target, part in zip(outs, parts, strict=True):
         write(name, target, part)
     if not several:
         return outs[0]
     return type(result)(*outs) if hasattr(result, "_fields") else type(result)(outs)
+
+
+def _takes_dtype(function: Callable[..., Any]) -> bool:
+    known = signature(function).parameters
+    return "dtype" in known or any(p.kind is p.VAR_KEYWORD for p in known.values())
 
 
 def write(name: str, target: Any, value: Any) -> None:

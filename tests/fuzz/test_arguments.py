@@ -281,6 +281,8 @@ WRONG = [
     (lambda: V.pad(V.to_pil_image(RGB).convert("I"), 1, 1 << 40), "[pad] expected numbers that the result can hold, got"),
     (lambda: V.pad(RGB, -1, padding_mode="edge"), "[pad] expected padding >= 0 where padding_mode is 'edge', got -1; use crop"),
     (lambda: vision.models.resnet34(dtype=3), "[resnet34] expected other keywords, got 'dtype': ResNet.__init__() got an unexpected"),
+    (lambda: vision.io.write_file("\0", ONE), "[write_file] expected names of files without null bytes, got ('\\x00', Tensor (2, 3)"),
+    (lambda: monitor.SummaryWriter("runs").add_images("a", ONE), "[add_images] expected other arguments, got"),
     (lambda: calque.sum_to_shape(ONE, np.int64(-2)), "[reshape] expected sizes >= 0 or one -1, got shape (-2,)"),
 ]  # fmt: skip
 

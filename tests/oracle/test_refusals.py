@@ -25,6 +25,20 @@ REFUSED = [
     ("T.repeat_interleave(T.tensor([1, 2]), output_size=7)", "[repeat_interleave] expected output_size 3"),
     ("o(2).repeat(-1)", "[repeat] expected counts >= 0"),
     ("T.tile(o(2), (2, -1))", "[repeat] expected counts >= 0"),
+    ("T.mm(o(2, 2), o(2, 2), out=o(2, 2).double())", "[mm] Expected out tensor to have dtype torch.float32, but got torch.float64 instead"),
+    ("T.gather(o(2), 0, T.tensor([1]), out=o(1).double())", "[gather] Expected out tensor to have dtype torch.float32, but got torch.float64"),
+    ("T.argmax(o(2, 2), 0, out=T.zeros(2, dtype=T.int32))", "[argmax] Expected out tensor to have dtype torch.int64, but got torch.int32"),
+    ("T.multinomial(o(2), 1, out=o(1).double())", "[multinomial] Expected out tensor to have dtype torch.int64, but got torch.float64"),
+    ("T.topk(o(3), 1, out=(o(1).double(), T.tensor([1])))", "[topk] Expected out tensor to have dtype torch.float32, but got torch.float64"),
+    ("T.max(o(2, 2), 0, out=(o(2), T.zeros(2, dtype=T.int32)))", "[max] Expected out tensor to have dtype torch.int64, but got torch.int32"),
+    ("T.index_select(o(2), 0, T.tensor([1, 0]), out=o(1).expand(2))", "more than one element of the written-to tensor refers to a single"),
+    ("T.linspace(0, 3, 2.0)", "[linspace] expected steps as an int, got float 2.0"),
+    ("T.logspace(0, 3, 2.0)", "[logspace] expected steps as an int, got float 2.0"),
+    ("T.narrow(o(5), 0, T.tensor(True), 2)", "[narrow] start must be an 0-dim integral Tensor, got tensor(True)"),
+    ("T.narrow(o(5), 0, T.tensor([1]), 2)", "[narrow] start must be an 0-dim integral Tensor, got"),
+    ("F.cross_entropy(o(2, 3), o(2, 3), ignore_index=0)", "[cross_entropy] ignore_index is not supported for floating point target, got 0"),
+    ("F.linear_cross_entropy(o(2, 3), o(2, 3), o(2, 2), ignore_index=-1)", "ignore_index cannot be specified when target contains probabilities"),
+    ("F.linear_cross_entropy(o(3), o(2, 4, 3), o(2, 4))", "K-dimensional loss defined by linear_weight shape (2, 4, 3) requires batched"),
     ("T.dsplit(o(2, 2), 2)", "[dsplit] expected a tensor with at least 3 dimensions, got shape (2, 2); add some with unsqueeze(...)"),
     ("T.vsplit(o(2), 2)", "[vsplit] expected a tensor with at least 2 dimensions, got shape (2,)"),
     ("T.hsplit(T.tensor(1.0), 1)", "[hsplit] expected a tensor with at least 1 dimensions, got shape ()"),
@@ -102,3 +116,15 @@ def test_accepted(call: str) -> None:
     for a, b in pairs:
         assert tuple(a.shape) == tuple(b.shape) and str(a.dtype) == str(b.dtype)
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("call", [
+    "T.ones(2, out=o)", "T.full((2,), 1.5, out=o)", "T.eye(2, out=o)", "T.linspace(0, 1, 3, out=o)", "T.arange(3, out=o)", "T.zeros((2,), out=o)",
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", ["int32", "float64", "float16"])
+def test_what_makes_numbers_makes_them_in_the_type_of_out(call: str, dtype: str) -> None:
+    found = []
+    for T in (torch, calque):
+        made = eval(call, {"T": T, "o": T.empty(0, dtype=getattr(T, dtype))})
+        found.append((str(made.dtype), made.tolist()))
+    assert found[0] == found[1]

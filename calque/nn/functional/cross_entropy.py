@@ -203,6 +203,8 @@ def cross_entropy(
     if getattr(input, "_is_softmax", None) is not None:
         _warn_softmax(input)
     if target._layout.dtype.category == 2 and input._layout.ndim and tuple(target._layout.shape) == tuple(input._layout.shape):
+        if ignore_index >= 0:
+            raise ArgumentError(f"[cross_entropy] ignore_index is not supported for floating point target, got {ignore_index}; leave it out")
         return _probabilities(input, target, weight, reduction, float(label_smoothing))
     _check("cross_entropy", input, target, weight)
     node = _Labels(input, target, weight, ignore_index, reduction, label_smoothing, False)
@@ -236,6 +238,13 @@ def linear_cross_entropy(
     if linear_bias is not None:
         scores = scores + T.reshape(linear_bias, (prod(classes),))
     scores = T.reshape(scores, (*scores._layout.shape[:-1], *classes))
+    if len(classes) > 1 and input._layout.ndim == 1:
+        raise ShapeError(
+            f"[linear_cross_entropy] K-dimensional loss defined by linear_weight shape {tuple(linear_weight._layout.shape)} requires batched input, "
+            f"(N, {input._layout.shape[0]}), got unbatched input with shape {tuple(input._layout.shape)}; use unsqueeze(0)"
+        )
+    if ignore_index is not None and target._layout.dtype.category == 2:
+        raise ArgumentError("[linear_cross_entropy] ignore_index cannot be specified when target contains probabilities; leave it out")
     skipped = -100 if ignore_index is None else ignore_index
     return cross_entropy(scores, target, weight, ignore_index=skipped, reduction=reduction, label_smoothing=label_smoothing)
 
