@@ -129,7 +129,7 @@ def _h(x: Tensor) -> Tensor:
     return conj(matrix_transpose(x))
 
 
-@public(of="linalg", out=True)
+@public(of="linalg", out="exact")
 @full_precision
 @beside_input
 def inv(A: Tensor) -> Tensor:
@@ -220,7 +220,7 @@ def logdet(input: Tensor) -> Tensor:
     return where(sign < 0, math.nan, size)
 
 
-@public(of="linalg", out=True)
+@public(of="linalg", out="exact")
 @full_precision
 @beside_input
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
@@ -308,7 +308,7 @@ def _diagonal_matrix(x: Tensor) -> Tensor:
     return x.diag_embed()
 
 
-@public(of="linalg", out=True)
+@public(of="linalg", out="exact")
 @full_precision
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     """Eigenvalues (increasing) of symmetric matrices: (*, n, n) -> (*, n)."""
@@ -361,7 +361,7 @@ def _svd_gradient(outputs: Sequence[Tensor], grads: list[Any]) -> Tensor:
     return core if result is None else core + result
 
 
-@public(of="linalg", out=True)
+@public(of="linalg", out="exact")
 @full_precision
 def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
     """Singular values, decreasing: (*, n, m) -> (*, min(n, m))."""
@@ -480,7 +480,7 @@ def _largest(x: Tensor) -> Tensor:
     return amax(x, -1) if x._layout.shape[-1] else sum(x.detach(), -1)  # type: ignore[attr-defined]
 
 
-@public(of="linalg", out=True)
+@public(of="linalg", out="exact")
 def matrix_norm(
     A: Tensor, ord: Any = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False, *, dtype: dt.DType | None = None
 ) -> Tensor:
@@ -505,7 +505,7 @@ def matrix_norm(
     return result
 
 
-@public(of="linalg", out=True)
+@public(of="linalg", out="exact")
 def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Vector norm (one dim, or ord None), or matrix norm (two dims, or a 2-d input with ord)."""
     input, keepdim = input if dtype is None else input.to(dtype), bool(keepdim)

@@ -67,7 +67,7 @@ def eig(A: Tensor) -> Any:
     return EigResult(*_with_outputs("LinalgEigBackward0", x, arrays, lambda: eig(x), backward))
 
 
-@public(of="linalg", out=True)
+@public(of="linalg", out="exact")
 @full_precision
 @beside_input
 def eigvals(A: Tensor) -> Tensor:

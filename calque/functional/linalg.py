@@ -419,7 +419,7 @@ def trace(input: Tensor) -> Tensor:
     return prim("sum", values, (0,), False)
 
 
-@public(of="linalg", out=True)
+@public(of="linalg", out="exact")
 @lower_precision
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     """Product of several matrices in the cheapest order; the first and last may be vectors."""
