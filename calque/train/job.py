@@ -22,6 +22,7 @@ from calque.train.sources import PARTS, Source, normalized, read_source
 from calque.train.trainer import Trainer
 from calque.train.transfer import freeze, load_partial, parameter_groups
 from calque.vision import models
+from calque.vision.transforms.v2 import MixUp
 
 _FLOOR = 0.01  # of the largest rate, at the end
 
@@ -96,11 +97,16 @@ def in_colours(images: Any) -> Any:
 
 
 class ImageTrainer(Trainer):
-    """Batches of images come as bytes."""
+    """Batches of images come as bytes. mixed: mixes those that are learned from."""
+
+    mixed: Any = None
 
     def forward(self, batch: Any) -> Any:
         images, labels = batch
-        return super().forward((in_colours(images), labels))
+        colours = in_colours(images)
+        if self.mixed is not None and self.model.training:
+            colours, labels = self.mixed(colours, labels)
+        return super().forward((colours, labels))
 
 
 class Job:
@@ -133,6 +139,8 @@ class Job:
 
         self.scheduler = calque.optim.lr_scheduler.LambdaLR(self.optimizer, rate)
         self.trainer = self._trainer()
+        if isinstance(self.trainer, ImageTrainer) and recipe["images"]["mixup"]:
+            self.trainer.mixed = MixUp(alpha=recipe["images"]["mixup"], num_classes=len(self.source.classes))
 
     def say(self, text: str) -> None:
         """A line for people."""
@@ -225,7 +233,8 @@ def export_model(model: Any, about: dict[str, Any]) -> Any:
 
 
 def accuracy(outputs: Any, targets: Any) -> Any:
-    """The share of right predictions."""
+    """The share of right predictions; of images that were mixed, of their larger parts."""
+    targets = targets if targets.ndim == 1 else targets.argmax(1)
     return (outputs.argmax(1) == targets).float().mean()
 
 

@@ -61,6 +61,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("contrast", 0.2, "the same", low=0.0, high=1.0, only="images"),
         Field("saturation", 0.2, "the same", low=0.0, high=1.0, only="images"),
         Field("hue", 0.02, "the same", low=0.0, high=0.5, only="images"),
+        Field("mixup", 0.0, "mixes pairs of images and their classes; 0: not, 0.2: a little, 1: evenly", low=0.0, high=100.0, only="images"),
         Field("erasing", 0.0, "how often a part is blackened", low=0.0, high=1.0, only="images"),
     ),
     "training": (

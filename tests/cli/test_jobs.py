@@ -204,6 +204,12 @@ def test_finetuning_begins_with_the_weights_of_another_run(here: Path, capsys: p
     assert {n for n in before if n.startswith(("features.0", "features.1"))} <= same and "head.3.weight" not in same
 
 
+def test_mixed_images(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "mixed.toml").write_text(RECIPE.replace("size = 16", "size = 16\nmixup = 0.4"))
+    assert "accuracy" in said(capsys, "train", "mixed.toml", "--epochs", "1", "--out", "mixed")
+    assert (here / "mixed" / "losses.jsonl").read_text().splitlines()[:2] != (here / "run" / "losses.jsonl").read_text().splitlines()[:2]
+
+
 def test_what_was_learned_from_is_not_evaluated_unawares(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(here / "run", here / "moved")
     shutil.copytree(here / "colours", here / "more")

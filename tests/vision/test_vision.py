@@ -20,6 +20,7 @@ import calque
 from calque.data import DataLoader
 from calque.vision import datasets, ops, transforms, utils
 from calque.vision.transforms import functional as F
+from calque.vision.transforms import v2
 from tests.vision.cases import BOXES, FILE, functions, others, summary
 
 EXPECTED = json.loads(FILE.read_text())
@@ -185,3 +186,30 @@ def test_boxes_compared_by_distance_and_proportion() -> None:
     masks[0, 1:3, 2:5] = 1
     masks[1, 4, 0] = 1
     assert calque.vision.ops.masks_to_boxes(masks).tolist() == [[2, 1, 4, 2], [0, 4, 0, 4], [0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("kind", [v2.MixUp, v2.CutMix])
+def test_mixed_batches_have_the_labels_of_their_pixels(kind: Any) -> None:
+    """Images of one colour each: the mean of a mixed one is its labels' mean, over many draws with every share; the same seed mixes the same."""
+    colours = calque.tensor([0.0, 1.0, 5.0, -2.0])
+    images, labels = colours.reshape(4, 1, 1, 1).expand(4, 2, 9, 14).contiguous(), calque.arange(4)
+    shares = []
+    for _ in range(40):
+        mixed, found = kind(alpha=1.0, num_classes=4)(images, labels)
+        assert (mixed.mean((1, 2, 3)) - found @ colours).abs().max().item() < 1e-5 and (found.sum(1) - 1).abs().max().item() < 1e-6
+        assert ((found > 0) <= (calque.eye(4) + calque.eye(4).roll(1, 0) > 0)).all() or kind is v2.CutMix
+        shares.append(found[0, 0].item())
+    assert min(shares) < (0.3 if kind is v2.MixUp else 0.6) and max(shares) > 0.7  # a rectangle at the border is smaller
+    calque.manual_seed(3)
+    once = kind(num_classes=4)(images, labels)[0]
+    calque.manual_seed(3)
+    assert calque.equal(once, kind(num_classes=4)(images, calque.eye(4))[0])  # shares of classes as they are
+    for arguments, words in (
+        ((images[0], labels), "expected a batch of images"), ((images, labels[:2]), "expected labels"), ((images, calque.eye(4).long()), "floating"),
+    ):  # fmt: skip
+        with pytest.raises((ValueError, TypeError), match=words):
+            kind(num_classes=4)(*arguments)
+    with pytest.raises(ValueError, match="expected num_classes"):
+        kind()(images, labels)
+    with pytest.raises(ValueError, match="expected alpha above 0"):
+        kind(alpha=0.0)

@@ -9,9 +9,13 @@ from calque.nn.modules.linear import Identity
 from calque.tensor import Tensor
 from calque.vision import transforms as first
 from calque.vision.transforms import _Transform
+from calque.vision.transforms.mix import CutMix, MixUp
 from calque.vision.transforms.v2 import functional
 
-__all__ = [*(name for name in first.__all__ if name not in ("functional", "ConvertImageDtype")), "Identity", "ToDtype", "ToImage", "functional"]
+__all__ = [
+    *(name for name in first.__all__ if name not in ("functional", "ConvertImageDtype")), "CutMix", "Identity", "MixUp", "ToDtype", "ToImage",
+    "functional",
+]  # fmt: skip
 
 globals().update({name: getattr(first, name) for name in first.__all__ if name != "functional"})
 
