@@ -31,6 +31,7 @@ from calque.run.nodes import FunctionNode, GradNode, OutputNode, view_rule
 from calque.run.novel import at_once
 from calque.run.numbers import BAKED, in_float, scalar_tag
 from calque.run.outputs import stored
+from calque.run.path import Edge
 from calque.run.queues import on, placed
 from calque.run.recorder import Storage, Trace, grow, grow_constant, local, view_slot
 from calque.run.source import user_line
@@ -122,7 +123,7 @@ def slot_of(trace: Trace, t: Tensor, operands: tuple[Any, ...] = ()) -> int:
 # ------------------------------------------------------------------------------------------------------------- recording
 
 
-def finish(trace: Trace, edge: trie.Edge, scalars: Sequence[Any] = ()) -> Tensor:
+def finish(trace: Trace, edge: Edge, scalars: Sequence[Any] = ()) -> Tensor:
     """Handle of the result of `edge`, just followed, with the run-time numbers that it takes."""
     storage = _new(Storage)
     storage.trace, storage.slot, storage.layout, storage.buffer = trace, trace.n, edge.layout, None
@@ -147,7 +148,7 @@ def shadow(t: Tensor) -> Tensor:
     return s
 
 
-def attach_node(out: Tensor, edge: trie.Edge, op: OpDef, operands: tuple[Any, ...]) -> None:
+def attach_node(out: Tensor, edge: Edge, op: OpDef, operands: tuple[Any, ...]) -> None:
     """Give `out` its autograd node. Called only if some operand requires a gradient and grad mode is on."""
     if out._layout.dtype.category < 2:
         return
@@ -422,7 +423,7 @@ def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary
     return hastened(op, apply, unusual, True)
 
 
-def _attach_binary(out: Tensor, edge: trie.Edge, op: OpDef, save_table: Any, a: Any, b: Any, kind: type) -> None:
+def _attach_binary(out: Tensor, edge: Edge, op: OpDef, save_table: Any, a: Any, b: Any, kind: type) -> None:
     """`attach_node` for two operands, with nothing general left in it: this is the warm path of a training step."""
     if not op.vjp or out._layout.dtype.category < 2:
         return
@@ -601,7 +602,7 @@ def upload(values: np.ndarray[Any, Any], dtype: dt.DType, shape: tuple[int, ...]
     if device is None:
         made._storage.buffer.floating = True  # type: ignore[union-attr]
     trace = local.state.trace
-    if trace.__class__ is not Trace and not trace.eager:
+    if trace.transforms:
         trace.born(made._storage)
     return made
 

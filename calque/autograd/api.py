@@ -18,9 +18,9 @@ from calque.run.history import watch_root
 from calque.run.losses import watch_loss
 from calque.run.nodes import StandIn
 from calque.run.others import SECTION, handed_over
+from calque.run.path import Edge
 from calque.run.recorder import flush, local
 from calque.run.source import user_line, warn_user
-from calque.run.trie import Edge
 from calque.run.versions import Silent, version_of
 from calque.tensor import GradNode, OutputNode, Tensor, constant, function_node, record, require_float, wrap
 

@@ -40,9 +40,10 @@ from calque.run.estimate import large
 from calque.run.nodes import FunctionNode, GradNode
 from calque.run.novel import Computing, possible
 from calque.run.numbers import BAKED, scalar_tag
+from calque.run.path import Edge
 from calque.run.recorder import State, Storage, Trace, local, recording_line
 from calque.run.source import user_site
-from calque.run.trie import BOUND, Edge, root
+from calque.run.trie import BOUND, root
 from calque.tensor import Tensor, attach_node, order_of, record, sub_layout, turned, wrap
 
 MINE = 3  # references to the buffer of one storage while it is written: the storage's, a variable, the argument
@@ -143,7 +144,7 @@ def _step_for(op: OpDef, first: Layout, second: Any, unusual: Callable[..., bool
 class Eager:
     """What stands in the place of a thread's trace. `last`: the last value that may be the code of a check."""
 
-    eager = True
+    eager, transforms = True, False
     n = property(lambda self: 0, _ignored)
     scalars = property(lambda self: (), _ignored)
     ran = early = None

@@ -28,6 +28,7 @@ from calque.run.nodes import VIEW_RULE, CallNode, StandIn
 from calque.run.others import SECTION, handed_over
 from calque.run.recorder import Storage, local
 from calque.run.source import user_line
+from calque.run.state import State
 from calque.run.versions import modified
 from calque.tensor import TENSOR_TYPES, FunctionNode, GradNode, OutputNode, Tensor, constant, function_node, in_order, read, record, wrap
 
@@ -353,7 +354,7 @@ class _Pass:
                     _check_nan(node, gradients)
                 self._send_all(node.next, gradients)
 
-    def _gradients(self, state: Any, node: Any, gradient: Any) -> Sequence[Any]:
+    def _gradients(self, state: State, node: Any, gradient: Any) -> Sequence[Any]:
         """What a node gives for its targets."""
         found: Sequence[Any] | None = None
         if self.appends and node.__class__ is GradNode:

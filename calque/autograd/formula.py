@@ -22,9 +22,9 @@ from calque.base.layout import Layout
 from calque.base.native import hot
 from calque.run.buffer import strided
 from calque.run.nodes import GradNode
+from calque.run.path import Counters, Edge, unknown
 from calque.run.recorder import Storage, Trace, local, result_of
 from calque.run.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, UNARY, Mark, Tape, Unread
-from calque.run.trie import Counters, Edge, unknown
 from calque.tensor import Tensor, wrap
 
 _variants = Cache("gradients computed at once", 6000, 1 / 64)  # (operation, attributes, operands, result) -> variants, as in `template.py`

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calque.base.shapes import Shape
-from calque.run.recorder import Trace, local
+from calque.run.recorder import local
 from calque.tensor import Tensor, read
 
 Array = np.ndarray[Any, Any]
@@ -42,7 +42,7 @@ def slices(values: Array, frame: Any) -> Slices:
 def on_host(op: str, function: Callable[..., Any], arguments: Sequence[Any], shapes: Sequence[Shape]) -> list[Array]:
     """The results of a NumPy routine, of these shapes: `function(*arguments)` with the values of tensors. A sync point."""
     trace = local.state.trace
-    if trace.__class__ is not Trace and not trace.eager:
+    if trace.transforms:
         return trace.on_host(op, function, arguments, shapes)  # type: ignore[no-any-return]
     found = function(*[read(a, op) if isinstance(a, Tensor) else a for a in arguments])
     return [np.asarray(a) for a in (found if isinstance(found, tuple) else (found,))]

@@ -21,10 +21,10 @@ from calque.base.config import settings
 from calque.run.capture import Changes, Counts
 from calque.run.macro import Macro
 from calque.run.nodes import VIEW_RULE, CallNode, FunctionNode, GradNode, OutputNode
+from calque.run.path import Counters
 from calque.run.recorder import Storage
 from calque.run.source import user_line
 from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, replay, verify, watch
-from calque.run.trie import Counters
 from calque.tensor import TENSOR_TYPES, Tensor, wrap
 
 COMPOSITES: dict[CodeType, int] = {}  # rules whose context is (inputs, their versions, values), and which cell holds the gradient's formula

@@ -17,9 +17,10 @@ from calque.base.config import settings
 from calque.base.dtypes import get_default_dtype
 from calque.run.live import LIVE
 from calque.run.nodes import GradNode
+from calque.run.path import unknown
 from calque.run.recorder import BACKWARD, Storage, Trace, local
+from calque.run.state import State
 from calque.run.tape import Mark, Tape, Unread, moved
-from calque.run.trie import unknown
 from calque.tensor import TENSOR_TYPES, Tensor
 
 Rule = Callable[[Any, Any], Sequence[Any]]
@@ -146,12 +147,12 @@ def _given(key: list[Any], handle: Any, view: Any, storage: Storage, handles: li
         handles.append(handle)
 
 
-def possible(state: Any) -> bool:
+def possible(state: State) -> bool:
     """Whether gradients may be appended in the modes of a thread."""
     return settings.macros and not state.grad and state.device is None and state.trace.__class__ is Trace
 
 
-def at_once(state: Any) -> bool:
+def at_once(state: State) -> bool:
     """Whether what edges know of their gradients may be used."""
     if state.trace.eager:
         return settings.macros and not state.grad

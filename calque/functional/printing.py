@@ -17,7 +17,7 @@ from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.functional.common import method
 from calque.functional.declared import public
-from calque.run.recorder import Trace, local
+from calque.run.recorder import local
 from calque.tensor import GradNode, Tensor, read
 
 Array = np.ndarray[Any, Any]
@@ -235,7 +235,7 @@ def tensor_text(t: Tensor, name: str = "tensor") -> str:
 @method("__repr__", "__str__")
 def _repr(self: Tensor) -> str:
     frame = local.state.trace
-    return tensor_text(self) if frame.__class__ is Trace or frame.eager else frame.text(self, tensor_text)  # type: ignore[no-any-return]
+    return frame.text(self, tensor_text) if frame.transforms else tensor_text(self)  # type: ignore[no-any-return]
 
 
 @method("__format__")

@@ -30,7 +30,7 @@ from calque.functional.writing import write_back
 from calque.ops.opdef import no_complex
 from calque.ops.random import random_bits_ref
 from calque.run.capture import abort, numbers
-from calque.run.recorder import Trace, local
+from calque.run.recorder import local
 from calque.tensor import Tensor, read, upload
 
 _START = 8  # the first offset; small numbers could be baked into a recorded program
@@ -93,7 +93,7 @@ class Generator:
         if count > _MOST:
             raise OutOfMemoryError(f"[random] expected a size that fits into memory, got {count} random numbers; ask for fewer")
         trace = local.state.trace
-        if trace.__class__ is not Trace and not trace.eager:
+        if trace.transforms:
             return trace.take(self, count)  # type: ignore[no-any-return]
         seed_, start = numbers(lambda: self._advance(count))
         return seed_, start

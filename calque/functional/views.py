@@ -26,7 +26,7 @@ from calque.functional.blame import NOTHING, answer
 from calque.functional.common import Tensors, attribute, method, prim
 from calque.functional.declared import public
 from calque.functional.memory import export, share_array
-from calque.run.recorder import Trace, local
+from calque.run.recorder import local
 from calque.tensor import Tensor, View, make_view, view_kind, wrap
 
 Entry = tuple[Layout, Callable[[Any], Any]]
@@ -490,7 +490,7 @@ def detach(input: Tensor) -> Tensor:
     False
     """
     trace = local.state.trace
-    return wrap(input._storage, input._layout) if trace.__class__ is Trace or trace.eager else trace.detached(input)  # type: ignore[no-any-return]
+    return trace.detached(input) if trace.transforms else wrap(input._storage, input._layout)  # type: ignore[no-any-return]
 
 
 @public()

@@ -29,13 +29,14 @@ from calque.hybrid.walk import Walk
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
 from calque.run.backends import backend
-from calque.run.capture import Changes, Counts, Script
+from calque.run.capture import Capture, Changes, Counts, Script
 from calque.run.causes import guard_missed
 from calque.run.losses import ReplayedLoss
 from calque.run.macro import Macro
 from calque.run.others import SECTION, Sharing, handed_over
 from calque.run.recorder import Storage, Trace, flush, local, record_from_here
 from calque.run.source import user_line
+from calque.run.state import State
 from calque.run.trie import BOUND
 from calque.run.versions import Silent
 from calque.tensor import TENSOR_TYPES, Tensor, next_number
@@ -107,7 +108,7 @@ class Entry:
             return self.guards.first_change() if self.hooks == Changes.hooks else "the hooks of a tensor"
         return "a tensor that the function reaches"
 
-    def needs_gradients(self, capture: Any) -> bool:
+    def needs_gradients(self, capture: Capture) -> bool:
         """Whether a recorded call has looked at gradients that are not among the cells; they will be, from now on."""
         self.grads_matter = self.grads_matter or bool(capture.looked_at)
         if not self.grads_matter or self.uses_grads or not self.leaves:
@@ -189,7 +190,7 @@ class Hybridized:
                 return result
         return self._found(state, args, kwargs)
 
-    def _found(self, state: Any, args: Any, kwargs: Any) -> Any:
+    def _found(self, state: State, args: Any, kwargs: Any) -> Any:
         """A call whose recording has to be found, if there is one."""
         tensors: list[Tensor] = []
         objects: list[Any] = []
@@ -392,7 +393,7 @@ class Hybridized:
         capture.release()
         return result
 
-    def _shortness(self, entry: Entry, macro: Macro, capture: Any) -> str:
+    def _shortness(self, entry: Entry, macro: Macro, capture: Capture) -> str:
         """Why calls of this are not worth a replay: it is a layer of the library, which records next to nothing."""
         few = len(capture.segments) == 1 and macro.slots - capture.entry_first <= FEW
         return _SHORT if few and not self.fullgraph and not entry.guards.functions and isinstance(next(iter(self.roots), None), Module) else ""
@@ -409,7 +410,7 @@ class Hybridized:
         return result
 
     def _learn(
-        self, entry: Entry, place: Any, macro: Macro, capture: Any, result: Any, cells: list[Any], grads_before: list[Any], first: int,
+        self, entry: Entry, place: Any, macro: Macro, capture: Capture, result: Any, cells: list[Any], grads_before: list[Any], first: int,
         stand_ins: StandIns,
     ) -> Any:  # fmt: skip
         """Take in the recording of a call, and return its result. Once it is the second that agrees, its graph becomes the template of all replays,
@@ -447,7 +448,7 @@ class Hybridized:
 
     @staticmethod
     def _given_back(
-        entry: Entry, capture: Any, result: Any, cells: list[Any], grads_before: list[Any], stand_ins: StandIns
+        entry: Entry, capture: Capture, result: Any, cells: list[Any], grads_before: list[Any], stand_ins: StandIns
     ) -> tuple[list[Tensor], Outcome, set[int]]:
         """The tensors of a call's result, where a replay finds all that the call gives back, and the cells that the call read or wrote."""
         outputs: list[Tensor] = []
@@ -465,7 +466,8 @@ class Hybridized:
         if any(outputs[k]._grad_fn is None for k in differentiable):
             raise Unsupported("returns a new tensor that requires a gradient")
         mine = capture.entries
-        touched = {c for segment in capture.segments for c, *_ in (*segment.expect, *segment.inputs, *segment.written) if c < mine}
+        cells_of = [[row[0] for row in rows] for s in capture.segments for rows in (s.expect, s.inputs, s.written)]
+        touched = {c for found in cells_of for c in found if c < mine}
         outcome = Outcome(spec, places, grads, differentiable, views)
         outcome.unread = {k for k, _ in grads if len(cells) - len(entry.leaves) + k not in touched}
         outcome.losses = [(k, ReplayedLoss(line)) for held, line in capture.losses for k, st in enumerate(capture.storages) if held() is st]

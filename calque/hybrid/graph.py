@@ -27,10 +27,10 @@ from calque.run.capture import Counts, numbers
 from calque.run.live import LiveFloat, plain
 from calque.run.nodes import VIEW_RULE, CallNode, OutputNode
 from calque.run.others import SECTION
+from calque.run.path import Edge
 from calque.run.places import path_of
 from calque.run.recorder import VIEW, Storage, local, realised
 from calque.run.source import user_site
-from calque.run.trie import Edge
 from calque.run.versions import modified
 from calque.tensor import FunctionNode, GradNode, Tensor, _sequence, function_node, output_nodes
 

@@ -15,8 +15,9 @@ from calque.run.capture import Capture, Counts, Script, plain_numbers
 from calque.run.interrupt import whole
 from calque.run.macro import Macro
 from calque.run.moved import moved
+from calque.run.path import Counters
 from calque.run.recorder import Storage, flush, local, record_from_here
-from calque.run.trie import BOUND, Counters, root
+from calque.run.trie import BOUND, root
 from calque.tensor import Tensor, wrap
 
 PLACES = 128  # places of a trace that were met once; with more of them a call starts a new trace, whose beginning is always the same place

@@ -25,9 +25,10 @@ from calque.run.engine import ENGINE, Task
 from calque.run.interrupt import of_handler
 from calque.run.macro import Direct, Macro
 from calque.run.others import LOCK
+from calque.run.path import Counters
 from calque.run.queues import at, on, queue_of
 from calque.run.recorder import Storage, count_flush, local, realised
-from calque.run.trie import Counters, root
+from calque.run.trie import root
 from calque.run.versions import silence
 from calque.tensor import TENSOR_TYPES, Tensor
 

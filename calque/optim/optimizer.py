@@ -29,7 +29,7 @@ from calque.nn.traps import Departures, look_for_departed
 from calque.optim.parts import update
 from calque.optim.replay import update_again
 from calque.run import recorder
-from calque.run.capture import numbers
+from calque.run.capture import Capture, numbers
 from calque.run.effects import gradients_matter
 from calque.run.others import SECTION, handed_over
 from calque.tensor import Tensor, constant, upload
@@ -342,7 +342,7 @@ class Optimizer:
         """Count a step of the parameters, which have gradients; what changes in their update from step to step."""
         raise self._missing("step_numbers()")
 
-    def _check_replay(self, capture: Any) -> None:
+    def _check_replay(self, capture: Capture) -> None:
         """A step is being recorded for replay by `hybridize`."""
         if not self.replays:
             capture.abort(f"steps a {type(self).__name__}, which cannot say its numbers for a replay")

@@ -21,9 +21,10 @@ from calque.run.live import LIVE, LiveFloat, LiveInt, leaves, live, plain, rebui
 from calque.run.macro import ABSENT, ELSEWHERE, REALISED, Fresh, Macro, Number, Test, key_of, known_values, state_of
 from calque.run.numbers import scalar_tag
 from calque.run.others import LOCK
+from calque.run.path import Edge
 from calque.run.recorder import INPUT, Storage, Trace, flush, local, materialise
 from calque.run.source import user_line
-from calque.run.trie import BOUND, Edge, root
+from calque.run.trie import BOUND, root
 from calque.run.versions import written_since
 
 ENDINGS = ("optimizer.step", BOUND, "parallel_apply", "pipeline")  # flushes that a replay repeats: nobody reads anything there

@@ -10,10 +10,11 @@ from calque.run.dispatch import dispatch
 from calque.run.interrupt import SHIELD
 from calque.run.numbers import Number
 from calque.run.others import LOCK
+from calque.run.path import Counters, Edge
 from calque.run.places import Split
 from calque.run.recorder import count_flush, local
 from calque.run.source import user_line
-from calque.run.trie import Counters, Edge, root
+from calque.run.trie import root
 
 
 def start_plan(

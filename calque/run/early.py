@@ -15,6 +15,7 @@ from calque.base.device import CPU
 from calque.run import trace as tracing
 from calque.run.dispatch import Plan, settled
 from calque.run.engine import CPU_QUEUE, ENGINE, alone
+from calque.run.path import Trace
 
 SURE = 4  # times in a row that a program must have followed
 MOST = 12
@@ -56,7 +57,7 @@ def begin(guess: Guess, inputs: list[Any]) -> Any:
     return None if begun is None else (guess, begun)
 
 
-def in_vain(trace: Any) -> bool:
+def in_vain(trace: Trace) -> bool:
     """A trace is flushed: forget what was begun for it, unless its run has taken that over. Whether it was forgotten."""
     guess, begun = trace.early
     trace.early = None
@@ -66,7 +67,7 @@ def in_vain(trace: Any) -> bool:
     return vain
 
 
-def learn(trace: Any, plan: Plan, at_once: bool) -> None:
+def learn(trace: Trace, plan: Plan, at_once: bool) -> None:
     """A program ran at once behind the stretches of a trace: the first of them that knew enough of its inputs expects it next time. What was begun
     for one that is queued instead is of no use to it, but the guess was right."""
     if not at_once:

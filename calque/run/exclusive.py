@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from sys import getrefcount
-from typing import Any
 
 from calque.run.buffer import Buffer
 from calque.run.engine import ENGINE
+from calque.run.path import Trace
+from calque.run.storage import Storage
 
 
 def judge(
-    trace: Any, live: list[Any], numbers: dict[int, int], homes: dict[int, Buffer], before: dict[int, Buffer | None]
+    trace: Trace, live: list[Storage], numbers: dict[int, int], homes: dict[int, Buffer], before: dict[int, Buffer | None]
 ) -> None:
     """Decide which values may overwrite the buffers that they replace (`numbers`, `homes`); see `recorder._dispatch`."""
     with ENGINE.pins:

@@ -15,8 +15,9 @@ from typing import Any
 
 from calque.base.cache import Cache
 from calque.base.errors import LeakWarning
+from calque.run.path import Counters
 from calque.run.source import inside_package, user_line, warn_user
-from calque.run.trie import BOUND, Counters
+from calque.run.trie import BOUND
 
 REPEATS = 50  # iterations that one graph may span before it is called a leak
 LONG = 1000  # the same without any other evidence: a recurrent network may be unrolled that far, not further

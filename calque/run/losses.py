@@ -13,6 +13,7 @@ from calque.base.cache import Cache
 from calque.base.errors import NonFiniteWarning
 from calque.run.recorder import local
 from calque.run.source import warn_user
+from calque.run.storage import Storage
 
 _passes = count(1)
 _pending: deque[tuple[int, str, Any]] = deque(maxlen=64)  # (number of the backward pass, its line, storage of the loss)
@@ -44,7 +45,7 @@ class ReplayedLoss:
         self.line, self.number = line, 0
         self.held: Any = None
 
-    def next(self, storage: Any) -> None:
+    def next(self, storage: Storage) -> None:
         """A replay has made another one."""
         if self.held is not None:
             self._look(self.held)
@@ -56,13 +57,11 @@ class ReplayedLoss:
             self.held = None
             self._look(storage)
 
-    def _look(self, storage: Any) -> None:
-        if not _computed(storage):
+    def _look(self, storage: Storage) -> None:
+        if _computed(storage):
+            _inspect(self.number, self.line, storage)
+        else:
             _pending.append((self.number, self.line, storage))  # some later backward looks at it
-        elif storage.buffer.array.__class__ is np.ndarray:
-            value = storage.buffer.array.item(0)
-            if value - value != 0.0:
-                _tell(self.number, self.line, float(value))
 
 
 def watch_value(value: float, line: str) -> None:
@@ -72,7 +71,7 @@ def watch_value(value: float, line: str) -> None:
         _tell(number, line, value)
 
 
-def _computed(storage: Any) -> bool:
+def _computed(storage: Storage) -> bool:
     buffer = storage.buffer
     return buffer is not None and (buffer.task is None or buffer.task.done)
 
@@ -91,7 +90,7 @@ def _taken() -> tuple[int, str, Any] | None:
     return None
 
 
-def _inspect(number: int, line: str, storage: Any) -> None:
+def _inspect(number: int, line: str, storage: Storage) -> None:
     buffer = storage.buffer
     array = None if buffer is None else buffer.array
     if array.__class__ is not np.ndarray or line in _told:  # nobody waits for a device that computes by itself

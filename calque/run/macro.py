@@ -20,10 +20,9 @@ from calque.run.direct import start_plan
 from calque.run.dispatch import new_array
 from calque.run.interrupt import SHIELD
 from calque.run.others import foreign_buffer
-from calque.run.places import SEVERAL
+from calque.run.path import SEVERAL, Edge
 from calque.run.queues import on, placed
 from calque.run.recorder import Storage, Trace, local, realised, share_value, snapshot
-from calque.run.trie import Edge
 from calque.run.versions import silence
 
 REALISED, SHARED, ELSEWHERE, ABSENT = -1, -2, -3, -4

@@ -12,6 +12,7 @@ from calque.base.layout import Layout, layout
 from calque.run.buffer import Buffer
 from calque.run.macro import REALISED, Macro, state_of
 from calque.run.numbers import scalar_tag
+from calque.run.path import Counters, Edge
 from calque.run.recorder import (
     INPUT,
     UPDATE,
@@ -30,7 +31,7 @@ from calque.run.recorder import (
     local,
     view_slot,
 )
-from calque.run.trie import BOUND, Counters, Edge
+from calque.run.trie import BOUND
 
 
 class Bound(Exception):

@@ -15,7 +15,8 @@ from typing import Any
 from calque.base.config import settings
 from calque.base.device import InUse
 from calque.run import trace as tracing
-from calque.run.state import State, Trace, local
+from calque.run.path import Trace
+from calque.run.state import State, local
 
 ALL = 2  # of `settings.eager`: whatever is new is computed, also behind recorded operations, so that tests see it
 

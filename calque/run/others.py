@@ -11,17 +11,19 @@ import os
 import threading
 from collections.abc import Callable
 from sys import getrefcount
-from typing import Any
 
 from calque.base.config import settings
-from calque.base.device import META
+from calque.base.device import META, Device
 from calque.run.backends import compile_or_interpret
 from calque.run.buffer import Buffer, interrupted
 from calque.run.causes import cause_of
 from calque.run.dispatch import dispatch
 from calque.run.interrupt import SHIELD
+from calque.run.path import Trace
 from calque.run.places import build_program, no_values, path_of
 from calque.run.plans import make_plan
+from calque.run.state import State
+from calque.run.storage import Storage
 
 LOCK = threading.RLock()  # guards flush against evaluation from another thread
 SECTION = threading.RLock()  # held while gradients are given to leaves, dropped, or used for an update; nothing of the user's runs meanwhile
@@ -39,7 +41,7 @@ class Sharing:
     _last = 0
 
     @classmethod
-    def met(cls, trace: Any) -> None:
+    def met(cls, trace: Trace) -> None:
         """A value that another thread has overwritten in that trace was needed."""
         if id(trace) != cls._last:
             cls._last = id(trace)
@@ -53,11 +55,11 @@ class Seen:
 
     __slots__ = ("trace", "buffers")
 
-    def __init__(self, trace: Any, buffers: dict[int, Buffer]) -> None:
+    def __init__(self, trace: Trace, buffers: dict[int, Buffer]) -> None:
         self.trace, self.buffers = trace, buffers
 
 
-def foreign_buffer(storage: Any, state: Any) -> Buffer:
+def foreign_buffer(storage: Storage, state: State) -> Buffer:
     """Value of a storage that another thread has recorded and not flushed. All values that the trace holds are evaluated at once: whoever needs
     one parameter or gradient needs the others too. `state`: of this thread."""
     if state.capture is not None:
@@ -79,10 +81,10 @@ def foreign_buffer(storage: Any, state: Any) -> Buffer:
     raise interrupted()
 
 
-def _found(storage: Any, trace: Any, state: Any) -> Buffer | None:
+def _found(storage: Storage, trace: Trace, state: State) -> Buffer | None:
     """The value of a storage of the trace of another thread, if it can be had now."""
     if trace.ran is not None:
-        return trace.ran.get(id(storage))  # type: ignore[no-any-return]
+        return trace.ran.get(id(storage))
     slot = storage.slot
     if storage.trace is not trace:  # then the slot may be one of another trace
         return None
@@ -105,7 +107,7 @@ def _found(storage: Any, trace: Any, state: Any) -> Buffer | None:
     return found[slot]
 
 
-def _evaluated(trace: Any, slot: int, device: Any) -> dict[int, Buffer] | None:
+def _evaluated(trace: Trace, slot: int, device: Device) -> dict[int, Buffer] | None:
     """The values of a trace on a device that somebody still has; None if its thread did something else with it meanwhile."""
     edge, inputs, scalars = trace.cur, trace.inputs, trace.scalars
     path = path_of(edge)
@@ -129,7 +131,7 @@ def _evaluated(trace: Any, slot: int, device: Any) -> dict[int, Buffer] | None:
     return dict(zip(slots, outputs, strict=True))
 
 
-def handed_over(flush: Callable[[str], None], state: Any, reason: str) -> None:
+def handed_over(flush: Callable[[str], None], state: State, reason: str) -> None:
     """Before another thread may go on with values that this one has changed: `flush` them if threads share their state."""
     if Sharing.left and state.capture is None:
         Sharing.left -= 1

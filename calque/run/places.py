@@ -19,17 +19,16 @@ from calque.run.buffer import Buffer
 from calque.run.dispatch import Plan, dispatch
 from calque.run.engine import Task
 from calque.run.estimate import estimate_cost
+from calque.run.path import INPUT, Edge, Trace
 from calque.run.plans import make_plan
 
-INPUT = opdef.get("input")
 SCALAR = opdef.get("scalar")
 CONSTANT = opdef.get("constant")
-SEVERAL = object()  # `Edge.place` of a path with work for more than one device
 
 
-def path_of(edge: Any) -> list[Any]:
+def path_of(edge: Edge | None) -> list[Edge]:
     """The edges from the root to `edge`; the k-th made slot k."""
-    path: list[Any] = []
+    path: list[Edge] = []
     while edge is not None and edge.parent is not None:
         path.append(edge)
         edge = edge.parent
@@ -37,7 +36,7 @@ def path_of(edge: Any) -> list[Any]:
     return path
 
 
-def place_of(trace: Any, op: Any, inputs: tuple[Any, ...], layouts: tuple[Any, ...], asked: Device | None) -> Device:
+def place_of(trace: Trace, op: Any, inputs: tuple[Any, ...], layouts: tuple[Any, ...], asked: Device | None) -> Device:
     """Device of the result of an operation on these operands; raises `DeviceError` if they live on different ones."""
     found = {lay.device for lay in layouts if isinstance(lay, Layout)}
     if len(found) <= 1:
@@ -55,7 +54,7 @@ def place_of(trace: Any, op: Any, inputs: tuple[Any, ...], layouts: tuple[Any, .
     return fixed[0] if fixed else next(device for device in sorted(found, key=str) if device is not CPU)
 
 
-def floating(trace: Any, path: list[Any], slot: int, inputs: bool = True) -> bool:
+def floating(trace: Trace, path: list[Edge], slot: int, inputs: bool = True) -> bool:
     """Whether a slot's value was computed from constants alone, without a device that somebody asked for. `inputs`: values of earlier programs may
     float too."""
     pending, seen = [slot], set()
@@ -72,7 +71,7 @@ def floating(trace: Any, path: list[Any], slot: int, inputs: bool = True) -> boo
 
 
 def build_program(
-    edge: Any, live: tuple[int, ...], numbers: tuple[int, ...], checks: tuple[int, ...], check_lines: list[str]
+    edge: Edge, live: tuple[int, ...], numbers: tuple[int, ...], checks: tuple[int, ...], check_lines: list[str]
 ) -> Program:
     """The program of the path ending at `edge` that returns the live slots."""
     path = path_of(edge)
@@ -98,7 +97,7 @@ def build_program(
     return Program(tuple(nodes), tuple(where[s] for s in live), frozenset(n for _, n in updates), updates, found)
 
 
-def floating_outputs(trace: Any, edge: Any, live: Sequence[int], numbers: Sequence[int]) -> tuple[int, ...]:
+def floating_outputs(trace: Trace, edge: Edge, live: Sequence[int], numbers: Sequence[int]) -> tuple[int, ...]:
     """Positions of the values that belong to no device, of those that a flush at `edge` makes anew."""
     path = path_of(edge)
     return tuple(k for k, slot in enumerate(live) if numbers[k] < 0 and path[slot].layout.device is CPU and floating(trace, path, slot))
@@ -233,7 +232,7 @@ def no_values() -> DeviceError:
     return DeviceError("[read] expected a tensor with values, got one on device 'meta', which has a shape and a dtype only; make it on 'cpu'")
 
 
-def split(program: Program, cause: str, edge: Any, live: Sequence[int], checks: Sequence[int], wanted: Sequence[int]) -> Split:
+def split(program: Program, cause: str, edge: Edge, live: Sequence[int], checks: Sequence[int], wanted: Sequence[int]) -> Split:
     """The programs of a path with work for several devices (or for `meta`), or from which other devices want some of the live slots first."""
     path = path_of(edge)
     found = [k for k, slot in enumerate(live) if slot in wanted]

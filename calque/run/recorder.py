@@ -31,16 +31,17 @@ from calque.run.exclusive import judge
 from calque.run.interrupt import SHIELD
 from calque.run.novel import fresh
 from calque.run.others import LOCK, foreign_buffer
-from calque.run.places import SEVERAL, Split, build_program, floating_outputs, place_of, split
+from calque.run.path import SEVERAL, Counters, Edge
+from calque.run.path import Trace as Trace
+from calque.run.places import Split, build_program, floating_outputs, place_of, split
 from calque.run.plans import make_plan
 from calque.run.source import user_line
 from calque.run.state import State as State
-from calque.run.state import Trace as Trace
 from calque.run.state import local as local
 from calque.run.state import record_from_here as record_from_here
 from calque.run.storage import Storage as Storage
 from calque.run.storage import realised as realised
-from calque.run.trie import BOUND, Counters, Edge, beat, evict, full, loosen, retire, root, varies
+from calque.run.trie import BOUND, beat, evict, full, loosen, retire, root, varies
 
 INPUT = opdef.get("input")
 VIEW = opdef.get("view")

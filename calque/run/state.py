@@ -4,37 +4,13 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from calque.base.collector import pause_collections
 from calque.base.device import Device
 from calque.base.dtypes import DType
-from calque.run.buffer import Buffer
-from calque.run.numbers import Number
-from calque.run.storage import Storage
-from calque.run.trie import Edge, root
-
-
-class Trace:
-    """What one thread has recorded since its last flush. While a function is transformed, a frame of `autograd/transform` stands in its place.
-    `inputs`, `scalars`, `cur`, `n` change with no call in between, where Ctrl-C could come."""
-
-    __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks", "passed", "early", "ran", "recorded")
-    eager = False  # whether operations are computed where they are written (see `novel.py`)
-
-    def __init__(self, root: Edge) -> None:
-        self.cur = root
-        self.n = 0
-        self.storages: list[Storage] = []  # values computed in this trace
-        self.attached: dict[int, Storage] = {}  # realised storages read by this trace
-        self.inputs: list[Buffer] = []
-        self.scalars: list[Number] = []
-        self.checks: list[tuple[int, Callable[[int], Exception], str]] = []
-        self.passed: list[tuple[Any, int]] = []  # stretches that were replayed, and how many inputs there were then
-        self.early: Any = None  # what was begun of the program that is expected (see `early`)
-        self.recorded = False  # whether small operations are recorded, too, see `novel.py`
-        self.ran: dict[int, Buffer] | None = None  # by id of a storage: values of a call that is recorded again after its programs have run
+from calque.run.path import Trace
+from calque.run.trie import root
 
 
 class State:

@@ -19,8 +19,8 @@ from calque.run.causes import Causes, Compilation, flush_lines, unrepeated
 from calque.run.copies import CopyCounters
 from calque.run.dispatch import DispatchCounters, wait_for_queues
 from calque.run.engine import depths
+from calque.run.path import Counters
 from calque.run.stretches import stretch_counts
-from calque.run.trie import Counters
 
 ROWS = 8  # of each list in the printed form
 

@@ -15,8 +15,8 @@ from calque.run.capture import Capture, plain_numbers
 from calque.run.early import begin
 from calque.run.macro import Macro
 from calque.run.numbers import BAKED
+from calque.run.path import Counters, Edge
 from calque.run.recorder import Storage, Trace, local
-from calque.run.trie import Counters, Edge
 
 PLACES = 256  # places of the trace; with more of them the one that was met first is forgotten
 VARIANTS = 4  # of one place

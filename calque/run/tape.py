@@ -16,6 +16,7 @@ from calque.base.layout import Layout, layout
 from calque.ops.opdef import OpDef
 from calque.run.live import LIVE
 from calque.run.numbers import scalar_tag
+from calque.run.path import Edge
 from calque.run.recorder import (
     INPUT,
     UPDATE,
@@ -32,7 +33,6 @@ from calque.run.recorder import (
     input_edge,
     local,
 )
-from calque.run.trie import Edge
 
 BINARY, UNARY, NUMBER, SHOW, OWN, GENERAL, ENTER = range(7)
 """Kinds of steps: two operands; one; one and a number; a view of a register; the view that an operand's handle is, which the handle remembers;

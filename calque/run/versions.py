@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from calque.run.storage import Storage
+
 
 class Silent(list[Any]):
     """The views of what `.data` gave: writes through it and through them are none of the tensor's."""
 
 
-def modified(storage: Any, version: int) -> bool:
+def modified(storage: Storage, version: int) -> bool:
     """Whether a storage that was saved at `version` has been written since, other than through `.data`."""
     now = storage.version
     if now == version:
@@ -23,7 +25,7 @@ def modified(storage: Any, version: int) -> bool:
     return run is None or run[1] != now or version < run[0]
 
 
-def silence(storage: Any, writes: int) -> None:
+def silence(storage: Storage, writes: int) -> None:
     """Count `writes` writes that were made through `.data`."""
     before, run = storage.version, getattr(storage, "silent", None)
     storage.version = before + writes
@@ -31,13 +33,13 @@ def silence(storage: Any, writes: int) -> None:
     storage.silent = (first, before + writes, writes if run is None else run[2] + writes)
 
 
-def version_of(storage: Any) -> int:
+def version_of(storage: Storage) -> int:
     """PyTorch's version of a tensor: the writes that count."""
     run = getattr(storage, "silent", None)
-    return storage.version if run is None else storage.version - run[2]  # type: ignore[no-any-return]
+    return storage.version if run is None else storage.version - run[2]
 
 
-def written_since(storage: Any, version: int) -> int:
+def written_since(storage: Storage, version: int) -> int:
     """How many writes a replay repeats; as a negative number if all were made through `.data`."""
     count: int = storage.version - version
     return count if modified(storage, version) else -count

@@ -36,7 +36,7 @@ def both(function: object, monkeypatch: pytest.MonkeyPatch) -> None:
         begun: list[bool] = []
         make: Any = novel.Computing.make
         patch.setattr(novel.Computing, "make", staticmethod(lambda: begun.append(True) or make()))
-        patch.setattr("calque.run.trie.Edge.keep", lambda *_: None)
+        patch.setattr("calque.run.path.Edge.keep", lambda *_: None)
         from calque.run.trie import forget
 
         forget()

@@ -139,7 +139,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "two blocks in one range",
-        K + "memory.py",
+        K + "arena.py",
         "insort(self.free, (offset + size, room - size))",
         "insort(self.free, (offset + size // 2, room - size))",
         KERNEL,

@@ -20,7 +20,7 @@ from calque.base.layout import layout
 from calque.functional import joining
 from calque.run import recorder, trie
 from calque.run.causes import Causes
-from calque.run.trie import Counters
+from calque.run.path import Counters
 
 
 @pytest.fixture

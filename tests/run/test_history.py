@@ -12,7 +12,8 @@ import calque
 from calque import nn
 from calque.base.errors import LeakWarning
 from calque.run import history, recorder
-from calque.run.trie import BOUND, Counters
+from calque.run.path import Counters
+from calque.run.trie import BOUND
 from tests.fuzz.endless import bounds
 
 

@@ -12,7 +12,7 @@ import pytest
 import calque
 from calque.base.errors import RepetitionWarning
 from calque.run import dispatch, trie
-from calque.run.trie import Counters
+from calque.run.path import Counters
 
 
 def _episode(w: Any, picks: list[int], pick: Any) -> tuple[float, Any]:

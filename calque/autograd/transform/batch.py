@@ -20,7 +20,7 @@ from calque.base.text import shown
 from calque.ops.batching import batch_rule
 from calque.ops.opdef import OpDef
 from calque.run import recorder
-from calque.run.recorder import Storage, Trace, local
+from calque.run.recorder import Storage, local
 from calque.tensor import Tensor, record, upload, wrap
 
 
@@ -247,7 +247,7 @@ class BatchFrame(Frame):
 def _on_level(shape: Shape, dtype: Any, values: Callable[[], Any]) -> Tensor:
     """What the host computes, as a tensor of the level that records now."""
     trace = local.state.trace
-    return upload(values(), dtype) if trace.__class__ is Trace or trace.eager else trace.host_values(shape, dtype, values)  # type: ignore[no-any-return]
+    return trace.host_values(shape, dtype, values) if trace.transforms else upload(values(), dtype)  # type: ignore[no-any-return]
 
 
 def _slice_buffer(batch: Tensor, k: int, reason: str, awaited: bool) -> Any:

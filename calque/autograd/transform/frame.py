@@ -18,8 +18,8 @@ from calque.base.layout import Layout, dense_layout
 from calque.base.shapes import Shape
 from calque.ops.opdef import OpDef, get
 from calque.run import recorder
-from calque.run.recorder import Storage, Trace, local, recording_line
-from calque.run.trie import Edge
+from calque.run.path import Edge
+from calque.run.recorder import Storage, local, recording_line
 from calque.tensor import TENSOR_TYPES, Tensor, attach_node, record, slot_of, sub_layout, upload, wrap
 
 VIEW, VIEW_AS = get("view"), get("view_as")
@@ -50,7 +50,7 @@ class Frame:
     n = property(lambda self: 0, _ignored)
     scalars = property(lambda self: (), _ignored)
     ran = early = None
-    eager = False
+    eager, transforms = False, True
 
     def __init__(self) -> None:
         self.outer: Any = None  # the trace or frame of the level below
@@ -307,7 +307,7 @@ def current(kind: type) -> Any:
 def frames() -> list[Frame]:
     """The frames of this thread, innermost first."""
     found, trace = [], local.state.trace
-    while trace.__class__ is not Trace and not trace.eager:
+    while trace.transforms:
         found.append(trace)
         trace = trace.outer
     return found
