@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,7 +33,8 @@ def type_name(value: object) -> str:
     kind = type(value)
     module = str(kind.__module__)
     package = module.partition(".")[0]
-    if module == "builtins" or package in ("calque", "__main__"):
+    ours = getattr(sys.modules.get("calque"), "Tensor", ()) if package == "torch" else ()  # where they are PyTorch's by their module
+    if module == "builtins" or package in ("calque", "__main__") or issubclass(kind, ours):
         return kind.__qualname__
     return f"{package if package in ('torch', 'numpy', 'pandas') else module}.{kind.__qualname__}"
 

@@ -11,6 +11,7 @@ import pytest
 
 import calque
 import calque.compat.torch
+from calque.base.text import type_name
 from calque.compat import missing
 from calque.compat.face import Face, face
 from calque.compat.torch.torch_version import TorchVersion
@@ -187,3 +188,9 @@ def test_functions_over_lists() -> None:
     torch._foreach_add_(values, [calque.ones(2), calque.ones(3)], alpha=3.0)
     assert [v.tolist() for v in values] == [[5.0, 5.0], [3.0, 3.0, 3.0]] and hasattr(torch, "_foreach_lerp_")
     assert not hasattr(torch, "_foreach_nothing")
+
+
+def test_texts_name_tensors_the_same_way_wherever_torch_is_ours() -> None:
+    """The module of their class is another one then, for the rest of the process."""
+    assert calque.Tensor.__module__ == "torch"
+    assert type_name(calque.ones(1)) == "Tensor" and type_name(calque.nn.Parameter(calque.ones(1))) == "Parameter"

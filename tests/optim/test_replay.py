@@ -273,3 +273,50 @@ def test_nothing_is_kept_alive() -> None:
         assert refs[0]() is None and refs[1]() is None and refs[2]() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("name", ["momentum", "adamw"])
+def test_behind_steps_that_never_repeat_an_update_is_a_program_of_its_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch is one larger than the one before, so the trace of no step was met; the update is found again all the same, and is the same."""
+    monkeypatch.setattr(settings, "eager", 0)
+
+    def run(macros: bool) -> tuple[list[np.ndarray], int, int]:
+        settings.macros = macros
+        model = network()
+        optimizer = OPTIMIZERS[name](list(model.parameters()))
+        replays = planned = 0
+        for k in range(16):
+            before = StretchCounts.replays, Counters.plan_misses
+            x = calque.tensor(np.random.default_rng(k).normal(size=(11 + k, 5)).astype(np.float32))
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            calque.synchronize()
+            if k >= 10:
+                replays += StretchCounts.replays - before[0]
+                planned += Counters.plan_misses - before[1]
+        return values(model, optimizer), replays, planned
+
+    found, replays, planned = run(True)
+    wanted, none, whole = run(False)
+    assert replays >= 6 and none == 0
+    assert planned == 6 and whole == 6  # one new program for each of the last steps: that of its gradients
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+def test_an_update_at_a_place_that_was_met_before_stays_part_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "eager", 0)
+    model = network()
+    optimizer = optim.AdamW(model.parameters(), lr=0.01)
+
+    def step(rows: int) -> int:
+        before = Counters.flushes
+        optimizer.zero_grad()
+        model(calque.zeros(rows, 5)).square().mean().backward()
+        optimizer.step()
+        return Counters.flushes - before
+
+    alone = [step(rows) for rows in range(31, 41)]
+    again = [step(40) for _ in range(4)]
+    assert alone[-1] > alone[0] and again[-1] == alone[0]
