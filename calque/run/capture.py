@@ -61,8 +61,7 @@ class Capture:
         looks: bool = True, constants: bool = False,
     ) -> None:  # fmt: skip
         self.closed, self.tree, self.exact, self.script, self.looks, self.constants = closed, tree, exact, script, tree and looks, constants
-        self.active = True
-        self.failed = ""
+        self.active, self.failed = True, ""
         self.known: list[Any] = list(cells)  # references to those made in the call are weak
         self.entries, self.oldest = len(cells), 0
         self.values: list[Any] = []  # the numbers of the call
