@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     build.add_argument("--size", action="append", default=[], metavar="DIM=N[,N]", help="numbers for a free size, each with a program of its own")
     build.add_argument("--cpu", default="", help="processors, joined by +, or native")
     build.add_argument("--weights", choices=("inside", "file"), default="inside", help="where weights go")
+    build.add_argument("--wheel", action="store_true", help="write a wheel for Python as well, which needs NumPy alone")
     build.add_argument("--entry", action="append", default=None, help="an entry to build (default: all)")
     build.add_argument("--linker", default=None, help="command that links the shared library; none for none")
     doctor = commands.add_parser("doctor", help="versions, machine, cache and optional packages; of a recipe: what limits its run")
@@ -202,8 +203,9 @@ def _build(options: argparse.Namespace) -> int:
     name = re.sub(r"\W", "_", options.file.stem, flags=re.ASCII) if options.name is None else options.name
     linker = True if options.linker is None else False if options.linker == "none" else options.linker
     files = exported.compile(
-        options.out, options.target, name=name, sizes=sizes, cpu=options.cpu, weights=options.weights, entries=options.entry, linker=linker
-    )
+        options.out, options.target, name=name, sizes=sizes, cpu=options.cpu, weights=options.weights, entries=options.entry, linker=linker,
+        wheel=options.wheel,
+    )  # fmt: skip
     for file in files:
         print(f"{file.stat().st_size:>12,}  {file}")
     return 0

@@ -156,17 +156,17 @@ class Exported(Module):
 
     def compile(  # type: ignore[override]
         self, folder: str | os.PathLike[str], target: str = "", *, name: str = "model", sizes: dict[str, int | list[int]] | None = None,
-        cpu: str = "", weights: str = "inside", entries: list[str] | None = None, linker: str | bool = True,
+        cpu: str = "", weights: str = "inside", entries: list[str] | None = None, linker: str | bool = True, wheel: bool = False,
     ) -> list[Path]:  # fmt: skip
-        """Write a native library that runs without Python: an object file, a static library, a C header, and a shared library where a linker is
-        there. Returns the files. No compiler is needed: LLVM writes the object.
+        """Write a native library that runs without Python: an object file, a static library, headers for C and C++, a package for CMake, and a
+        shared library where a linker is there. Returns the files. No compiler is needed: LLVM writes the object.
 
         folder: where; it is made if it is missing. target: "x86_64-linux-gnu" and others, by default this machine's system. name: of the library,
         the beginning of all its functions. sizes: for each free size, the number, or the numbers, that the library has a program for. cpu: the
         processor, "native" for this one; for x86-64 by default "x86-64-v3+x86-64-v4" (AVX2 and AVX-512), of which the library chooses when an
         instance is made. weights: "inside" of the library, or in a "file" beside it. entries: which (default: all). linker: a command, or False for
-        no shared library. One thread runs a program. Outputs are those of the export bit for bit where the kernels are the same: for this
-        processor, on one thread.
+        no shared library. wheel: write a wheel for Python as well, which needs NumPy alone. One thread runs a program. Outputs are those of the
+        export bit for bit where the kernels are the same: for this processor, on one thread.
 
         Raises ExportError for operations that NumPy computes, with their line, and ArgumentError for an unknown target, cpu or size.
         """
@@ -176,7 +176,7 @@ class Exported(Module):
             raise ExportError(f"[compile] expected names of entries, some of {', '.join(self.entries)}, got {shown(missing[0])}")
         values = {key: registry[last] for key, (registry, last) in self.__dict__["_state"].items()}
         build = import_module("calque.exported.native.build")
-        files: list[Path] = build.compile_exported(found, values, folder, target, name, sizes, cpu, weights, linker)
+        files: list[Path] = build.compile_exported(found, values, folder, target, name, sizes, cpu, weights, linker, wheel)
         return files
 
     def save(self, f: str | os.PathLike[str] | BinaryIO) -> None:

@@ -45,7 +45,7 @@ def test_a_c_program_computes_what_python_computes(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)  # the same kernels, not their interpreter
     exported, inputs = zoo()
     files = exported.compile(tmp_path, name="zoo", cpu="native")
-    assert [f.name for f in files] == ["zoo.o", "zoo.h", "libzoo.a", "libzoo.so"]
+    assert [f.name for f in files] == ["zoo.o", "zoo.h", "zoo.hpp", "zoo-config.cmake", "libzoo.a", "libzoo.so"]
     program = driver(tmp_path, "zoo")
     for number, (name, given) in enumerate(inputs.items()):
         with calque.no_grad():
@@ -286,7 +286,7 @@ def test_objects_for_every_system_are_made_here_and_twice_the_same(tmp_path: Pat
         files = exported.compile(tmp_path, target, name="a_library_with_a_long_name", linker=False)
         found = files[0].read_bytes()
         assert found.startswith(next(data for key, data in magic.items() if key in system.triple)), target
-        assert b"a_library_with_a_long_name_run" in found and files[2].read_bytes().startswith(b"!<arch>\n")
+        assert b"a_library_with_a_long_name_run" in found and files[4].read_bytes().startswith(b"!<arch>\n")
         assert exported.compile(tmp_path, target, name="a_library_with_a_long_name", linker=False)[0].read_bytes() == found
 
 

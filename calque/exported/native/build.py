@@ -17,6 +17,7 @@ from calque.backend.cpu.standalone import TargetInfo, current, object_file, port
 from calque.base.errors import ArgumentError, ExportError
 from calque.base.extras import need, there
 from calque.base.text import shown
+from calque.exported.native.around import TAGS, classes, cmake, wheel
 from calque.exported.native.header import header
 from calque.exported.native.plan import FUNCTIONS, make_plan
 from calque.exported.native.tables import library_texts, weights_file
@@ -52,7 +53,7 @@ MOST_INSIDE = 256 << 20  # bytes of weights in a library
 
 def compile_exported(
     entries: Mapping[str, Any], values: Mapping[str, Any], folder: str | os.PathLike[str], target: str, name: str, sizes: Mapping[str, Any] | None,
-    cpu: str, weights: str, linker: str | bool,
+    cpu: str, weights: str, linker: str | bool, with_wheel: bool,
 ) -> list[Path]:  # fmt: skip
     """See `Exported.compile`."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
@@ -75,7 +76,8 @@ def compile_exported(
         )
     exported = frozenset(f"{name}_{function}" for function in FUNCTIONS)
     code = object_file(library_texts(plan, inside), plan.targets[0], exported)
-    files = {system.object.format(name): code, f"{name}.h": header(plan, inside).encode()}
+    files = {system.object.format(name): code, f"{name}.h": header(plan, inside).encode(), f"{name}.hpp": classes(plan).encode()}
+    files[f"{name}-config.cmake"] = cmake(name, system.static.format(name), system.shared.format(name)).encode()
     files[system.static.format(name)] = archive(system.object.format(name), code, sorted(exported), system)
     if not inside:
         files[f"{name}.weights"] = weights_file(plan)
@@ -83,12 +85,25 @@ def compile_exported(
         shared = _linked(system, target, Path(temporary), name, code, linker)
         if shared is not None:
             files[system.shared.format(name)] = shared
+    if with_wheel:
+        files |= _wheel(plan, system, target or host_target(), files)
     if target == "web":
         if shared is None:
             raise ArgumentError("[compile] expected a linker for target='web', got linker=False; leave it out: wasm-ld, or ziglang's, is found")
         files = {key: data for key, data in files.items() if key.endswith((".wasm", ".weights"))}
         files |= web_files(plan, shared, files.get(f"{name}.weights", b""))
     return _written(Path(folder), files)
+
+
+def _wheel(plan: Any, system: Target, target: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """A wheel of what has been made."""
+    shared = system.shared.format(plan.name)
+    if target not in TAGS:
+        raise ArgumentError(f"[compile] expected a target that Python runs on for a wheel, one of {', '.join(TAGS)}, got {target!r}")
+    if shared not in files:
+        raise ArgumentError("[compile] expected a linker for a wheel, which holds a shared library; install a C compiler or ziglang")
+    held = {file: data for file, data in files.items() if file in (shared, f"{plan.name}.weights")}
+    return dict([wheel(plan, target, shared, held)])
 
 
 def _written(folder: Path, files: Mapping[str, bytes]) -> list[Path]:

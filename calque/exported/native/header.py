@@ -9,8 +9,8 @@ from calque.exported.graph import Spec
 from calque.exported.native.plan import DTYPES, FUNCTIONS, Plan, Signature
 from calque.exported.native.runtime import CODES
 
-_C = {"float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t", "bool": "uint8_t"}
-_TAKEN = """
+C_TYPES = {"float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t", "bool": "uint8_t"}
+TAKEN = """
 auto break case char const continue default do double else enum extern float for goto if inline int long register restrict return short signed
 sizeof static struct switch typedef union unsigned void volatile while bool class delete new operator private protected public template this throw
 try using virtual namespace and or not xor m d inputs outputs
@@ -144,13 +144,13 @@ def c_name(name: str, taken: set[str]) -> str:
 
 def _parameters(specs: Sequence[Spec], const: str, taken: set[str]) -> tuple[list[str], list[str]]:
     names = [c_name(s.name, taken) for s in specs]
-    types = [_C.get(s.dtype.name, f"{s.dtype.name}_t") for s in specs]
+    types = [C_TYPES.get(s.dtype.name, f"{s.dtype.name}_t") for s in specs]
     return names, [f"{const}{kind} *{n}" for kind, n in zip(types, names, strict=True)]
 
 
 def _wrapper(name: str, function: str, constant: str, s: Signature) -> str:
     """A function with a parameter for each tensor, all of which are dense."""
-    taken = set(_TAKEN.split())
+    taken = set(TAKEN.split())
     inputs, given = _parameters(s.inputs, "const ", taken)
     outputs, wanted = _parameters(s.outputs, "", taken)
     told = zip([*inputs, *outputs], [*s.inputs, *s.outputs], strict=True)

@@ -1,0 +1,140 @@
+"""C++ classes, the CMake package and the wheel of a library: each computes, learns and refuses as the C functions do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import calque
+from calque.base.errors import ArgumentError
+from calque.exported.native.build import host_target
+from tests.exported.test_native import learner
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None or not host_target(), reason="needs g++ and a system that libraries are built for")
+
+MAIN = """
+#include "learner.hpp"
+#include <cstdio>
+#include <thread>
+int main(int argc, char **argv) {
+    if (argc != 2) return 9;
+    const float x[32] = { @X@ };
+    const std::vector<std::int64_t> labels = { 0, 2, 1, 1 };
+    learner_model first = learner_model::with_weights(argv[1]);
+    learner_model model = std::move(first);
+    for (int k = 0; k < 3; k++) std::printf("%.9g ", model.step(x, labels)[0]);
+    learner_model other = learner_model::with_weights(argv[1]);
+    std::vector<float> out(12);
+    std::thread([&] { other.forward(x, out); }).join();
+    for (float v : out) std::printf("%.9g ", v);
+    model.state<float>("0.weight")[0] = 7.5f;
+    std::printf("%.9g ", model.state<float>("0.weight")[0]);
+    model.reset();
+    std::printf("%.9g ", model.step(x, labels)[0]);
+    try { model.forward(calque::span<const float>(x, 5)); return 1; } catch (const calque::error &e) { if (e.code != CALQUE_SHAPE) return 2; }
+    try { model.state<double>("0.weight"); return 3; } catch (const calque::error &e) { if (e.code != CALQUE_DTYPE) return 4; }
+    try { model.state<float>("nothing"); return 5; } catch (const std::out_of_range &) {}
+    try { learner_model::with_weights("nowhere"); return 6; } catch (const calque::error &e) { if (e.code != CALQUE_WEIGHTS) return 7; }
+    try { model.run(99, {}, {}); return 8; } catch (const calque::error &e) { if (e.code != CALQUE_PROGRAM) return 8; }
+    return 0;
+}
+"""
+CMAKE = """
+cmake_minimum_required(VERSION 3.13)
+project(user CXX)
+set(CMAKE_CXX_STANDARD 17)
+find_package(learner REQUIRED CONFIG PATHS "@FOLDER@" NO_DEFAULT_PATH)
+add_executable(user main.cpp)
+target_link_libraries(user learner::learner)
+add_executable(other main.cpp)
+target_link_libraries(other learner::shared)
+"""
+PYTHON = """
+import sys, numpy as np, learner
+assert "calque" not in sys.modules
+x, labels = np.load(sys.argv[1]), np.array([0, 2, 1, 1])
+m = learner.Model()
+losses = [float(m.step(x, labels=labels)) for _ in range(3)]
+out = learner.Model().forward(x)
+m.state["0.weight"][0, 0] = 7.5
+m.reset()
+again = float(m.step(x, labels))
+for call, kind, text in (
+    (lambda: m.forward(x[:2]), ValueError, "expected input as float32 of shape (4, 8), got float32 of shape (2, 8)"),
+    (lambda: m.forward(x.astype("float64")), ValueError, "got float64"), (lambda: m.forward(), TypeError, "expected the arguments input"),
+    (lambda: m.step(x, np.array([0, 2, 9, 1])), learner.NativeError, "an index outside"),
+):
+    try:
+        call()
+    except kind as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(text)
+assert learner.programs[0].inputs[0].shape == (4, 8)
+np.save(sys.argv[2], np.array([*losses, *out.reshape(-1), again], np.float32))
+"""
+
+
+def test_classes_cmake_and_wheel_learn_as_the_export(tmp_path: Path) -> None:
+    exported, (x, labels), _ = learner()
+    files = exported.compile(tmp_path, name="learner", weights="file", wheel=True)
+    out = learner()[0].forward(x).detach().numpy().reshape(-1)  # an export of its own: a call draws numbers and counts
+    losses = [exported.step(x, labels).item() for _ in range(3)]
+    wanted = np.array([*losses, *out, losses[0]], np.float32)
+
+    wheel = next(file for file in files if file.suffix == ".whl")
+    assert sorted(name.split("/")[1] for name in zipfile.ZipFile(wheel).namelist() if name.startswith("learner/")) == [
+        "__init__.py", "learner.weights", "liblearner.so",
+    ]  # fmt: skip
+    options = ["--no-index", "--no-deps", "--quiet", "--disable-pip-version-check", "--target", tmp_path / "site"]
+    done = subprocess.run([sys.executable, "-m", "pip", "install", *options, wheel], capture_output=True, check=False)
+    if done.returncode:  # an environment without pip
+        zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    np.save(tmp_path / "x.npy", x.numpy())
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    script = [sys.executable, "-W", "error", "-c", PYTHON, tmp_path / "x.npy", tmp_path / "found.npy"]
+    subprocess.run(script, env=environment, check=True, cwd=tmp_path)
+    assert np.allclose(np.load(tmp_path / "found.npy"), wanted, 1e-5, 1e-6)
+
+    source = tmp_path / "main.cpp"
+    source.write_text(MAIN.replace("@X@", ", ".join(f"{v:.9e}f" for v in x.numpy().reshape(-1))))
+    program = tmp_path / "main"
+    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-pedantic", "-pthread"]
+    subprocess.run(["g++", *flags, source, tmp_path / "liblearner.a", "-o", program], check=True)
+    programs = [program]
+    if shutil.which("cmake"):
+        (tmp_path / "CMakeLists.txt").write_text(CMAKE.replace("@FOLDER@", str(tmp_path)))
+        subprocess.run(["cmake", "-S", tmp_path, "-B", tmp_path / "build"], check=True, capture_output=True)
+        subprocess.run(["cmake", "--build", tmp_path / "build"], check=True, capture_output=True)
+        programs += [tmp_path / "build" / "user", tmp_path / "build" / "other"]
+    for one in programs:
+        done = subprocess.run([one, tmp_path / "learner.weights"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (one, done.returncode, done.stderr)
+        found = np.array([float(word) for word in done.stdout.split()], np.float32)
+        assert found[-2] == 7.5 and np.allclose(np.delete(found, -2), wanted, 1e-5, 1e-6)
+
+
+def test_classes_of_names_that_they_use_themselves(tmp_path: Path) -> None:
+    x, n = calque.ones(2), calque.ones(2, dtype=calque.int32)
+    entries = {"run": (lambda run: run * 2, x), "state": (lambda inputs, instance: (inputs + 1, instance * 2), (x, x))}
+    exported = calque.export(lambda x, int: {"x": x + int, "double": int * 2}, (x, n), entries=entries)
+    exported.compile(tmp_path, name="NAME_METHODS", linker=False)
+    main = "int main() { NAME_METHODS_model m; return (int)m.run_(std::vector<float>(2))[0]; }"
+    (tmp_path / "main.cpp").write_text(f'#include "NAME_METHODS.hpp"\n{main}\n')
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only"]
+    subprocess.run(["g++", *flags, tmp_path / "main.cpp"], check=True)
+
+
+def test_wheels_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    exported, _, _ = learner()
+    with pytest.raises(ArgumentError, match="expected a linker for a wheel"):
+        exported.compile(tmp_path, linker=False, wheel=True)
+    with pytest.raises(ArgumentError, match="expected a target that Python runs on for a wheel, one of x86_64-linux-gnu, .*, got 'wasm32'"):
+        exported.compile(tmp_path, "wasm32", linker=False, wheel=True)
