@@ -122,7 +122,10 @@ def segment_reduce(
     d = normalize_dim(axis, data._layout.ndim, "segment_reduce")
     given = lengths if lengths is not None else offsets
     assert given is not None
-    rows = np.asarray(read(given, "segment_reduce")).astype(np.int64)
+    rows = np.asarray(read(given, "segment_reduce"))
+    if rows.dtype.kind not in "iu":
+        raise DTypeError(f"[segment_reduce] expected lengths or offsets as integers, got {given._layout.dtype!r}; convert them with .long()")
+    rows = rows.astype(np.int64)
     lead = tuple(data._layout.shape[:d])
     if rows.shape[:-1] != lead:
         raise ShapeError(f"[segment_reduce] expected lengths of shape {(*lead, 'segments')} for axis {axis}, got {rows.shape}")

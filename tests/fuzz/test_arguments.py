@@ -283,6 +283,10 @@ WRONG = [
     (lambda: vision.models.resnet34(dtype=3), "[resnet34] expected other keywords, got 'dtype': ResNet.__init__() got an unexpected"),
     (lambda: vision.io.write_file("\0", ONE), "[write_file] expected names of files without null bytes, got ('\\x00', Tensor (2, 3)"),
     (lambda: monitor.SummaryWriter("runs").add_images("a", ONE), "[add_images] expected other arguments, got"),
+    (lambda: F.ctc_loss(ONE, calque.tensor(0), {1: 2}, [1], 1), "[ctc_loss] expected input_lengths as integers (must be integral), got dict"),
+    (lambda: F.ctc_loss(ONE, calque.tensor([0]), [2], calque.ones(1)), "[ctc_loss] expected target_lengths as integers (must be integral), got"),
+    (lambda: F.affine_grid(ONE, np.int64(-3), False), "[affine_grid] affine_grid only supports 4D and 5D sizes of positive ints, got size (-3,)"),
+    (lambda: F.affine_grid(ONE, ["a"], False), "[affine_grid] expected integers, got str 'a'"),
     (lambda: calque.sum_to_shape(ONE, np.int64(-2)), "[reshape] expected sizes >= 0 or one -1, got shape (-2,)"),
 ]  # fmt: skip
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from calque import functional as T
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, ShapeError
-from calque.base.text import shown
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.text import described, shown
 from calque.functional.common import is_tensor
 from calque.functional.declared import public
 from calque.functional.math import with_formula
@@ -25,10 +25,17 @@ Array = np.ndarray[Any, Any]
 
 
 def _lengths(name: str, given: Any, batch: int) -> Array:
-    found = np.asarray(read(given, "ctc_loss") if is_tensor(given) else given).reshape(-1).astype(np.int64)
+    found = _integers(name, given).reshape(-1)
     if len(found) != batch:
         raise ArgumentError(f"[ctc_loss] {name} must be of size batch_size: expected {batch} of them, got {len(found)}")
     return found
+
+
+def _integers(name: str, given: Any) -> Array:
+    found = np.asarray(read(given, "ctc_loss") if is_tensor(given) else given)
+    if found.dtype.kind not in "iu" and found.size:
+        raise DTypeError(f"[ctc_loss] expected {name} as integers (must be integral), got {described(given)}; convert them with .long()")
+    return found.astype(np.int64)
 
 
 def _labels(targets: Array, lengths: Array, batch: int) -> Array:

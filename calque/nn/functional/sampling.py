@@ -12,7 +12,7 @@ import numpy as np
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.base.shapes import contiguous_strides
+from calque.base.shapes import contiguous_strides, ints
 from calque.base.text import shown
 from calque.functional.common import cast, linked
 from calque.functional.declared import public
@@ -184,7 +184,7 @@ def affine_grid(theta: Tensor, size: Any, align_corners: bool | None = None) -> 
     tensor([[[[-1.,  0.],
               [ 1.,  0.]]]])
     """
-    sizes = tuple(int(s) for s in size)
+    sizes = ints("affine_grid", size)
     n = len(sizes) - 2
     if n not in (2, 3) or min(sizes) < 1:
         raise ArgumentError(f"[affine_grid] affine_grid only supports 4D and 5D sizes of positive ints, got size {sizes}")
