@@ -107,6 +107,10 @@ def _module(path: str) -> Any:
     return importlib.import_module(path) if finder.installed() else face(path)
 
 
+# Packages with a module for each class or few -> their base class, which every module has imported, and where libraries take it from.
+BASES = {"torch.distributions": ("Distribution",), "torch.nn.modules": ("Module",), "torch.optim": ("Optimizer",)}
+
+
 def _shown(path: str, name: str, source: Any) -> bool:
     """Whether a module of Calque's offers a name, rather than having imported it for itself."""
     listed = getattr(source, "__all__", None)
@@ -152,6 +156,8 @@ class Face(ModuleType):
         outer, _, last = path.rpartition(".")
         if name != last and outer not in ("", *finder.VERSIONS) and pytorch_has(path, name) and isinstance(above := face(outer), Face):
             return above.find(name)
+        if name in BASES.get(outer, ()):
+            return getattr(face(outer), name)
         return NOTHING
 
     def __getattr__(self, name: str) -> Any:

@@ -56,8 +56,9 @@ MODULES: dict[str, dict[str, str]] = {
     "calque.functional.tapers": {"calque": "bartlett_window blackman_window hamming_window hann_window kaiser_window"},
     "calque.nn.functional.alignment": {"nn.functional": "ctc_loss"},
     "calque.nn.functional.native": {
-        "calque": "_chunk_cat _native_batch_norm_legit _softmax_backward_data _unsafe_masked_index _unsafe_masked_index_put_accumulate "
-        "constant_pad_nd grid_sampler grid_sampler_2d grid_sampler_3d native_batch_norm native_channel_shuffle native_group_norm native_layer_norm",
+        "calque": "_chunk_cat _convolution _native_batch_norm_legit _softmax_backward_data _unsafe_masked_index "
+        "_unsafe_masked_index_put_accumulate constant_pad_nd convolution grid_sampler grid_sampler_2d grid_sampler_3d native_batch_norm "
+        "native_channel_shuffle native_group_norm native_layer_norm",
         "nn.functional": "native_channel_shuffle",
     },
     "calque.nn.functional.sampling": {"nn.functional": "affine_grid grid_sample"},

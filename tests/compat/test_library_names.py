@@ -12,6 +12,20 @@ calque.install_as_torch(children=False)
 import torch
 import pytest
 
+# Modules for one class each have what they need of their package; others have nothing of it.
+from torch.distributions.multivariate_normal import Distribution
+assert Distribution is torch.distributions.Distribution and not hasattr(torch.nn.functional, "Linear")
+from torch.nn.modules.conv import Module
+from torch.nn import _reduction
+assert Module is torch.nn.Module and [_reduction.get_enum(n) for n in ("none", "mean", "sum")] == [0, 1, 2]
+assert [_reduction.legacy_get_enum(a, r, False) for a, r in ((None, None), (False, None), (None, False), (True, True))] == [1, 2, 0, 1]
+assert torch.quasirandom.SobolEngine.MAXBIT == 30
+x, w = torch.arange(24.0).reshape(1, 2, 3, 4), torch.ones(2, 3, 2, 2)
+one = torch.ops.aten._convolution(x, w.transpose(0, 1), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, False, False, False)
+assert torch.equal(one, torch.nn.functional.conv2d(x, w.transpose(0, 1)))
+two = torch.ops.aten.convolution(x, w, None, [2, 1], [1, 0], [1, 1], True, [1, 0], 1)
+assert torch.equal(two, torch.nn.functional.conv_transpose2d(x, w, None, (2, 1), (1, 0), (1, 0)))
+
 # Libraries choose functions by the module of a class (autoray, opt_einsum).
 import pickle
 assert {kind.__module__.split(".")[0] for kind in (torch.Tensor, torch.nn.Parameter)} == {"torch"} and str(torch.Tensor) == "<class 'torch.Tensor'>"

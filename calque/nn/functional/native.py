@@ -7,19 +7,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from calque import functional as T
-from calque.base.errors import ArgumentError
+from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import cast, is_tensor
 from calque.functional.declared import takes_out
+from calque.nn.functional.conv import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d
 from calque.nn.functional.norm import batch_norm, group_norm, layer_norm
 from calque.nn.functional.padding import pad
 from calque.nn.functional.rows import wide
 from calque.nn.functional.sampling import grid_sampler, grid_sampler_2d, grid_sampler_3d
 from calque.nn.functional.vision import channel_shuffle
+from calque.nn.functional.volumes import conv_transpose3d
 from calque.tensor import Tensor
 
 __all__ = [
-    "_chunk_cat", "_native_batch_norm_legit", "_softmax_backward_data", "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate",
-    "constant_pad_nd", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "native_batch_norm", "native_channel_shuffle",
+    "_chunk_cat", "_convolution", "_native_batch_norm_legit", "_softmax_backward_data", "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate",
+    "constant_pad_nd", "convolution", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "native_batch_norm", "native_channel_shuffle",
     "native_group_norm", "native_layer_norm",
 ]  # fmt: skip
 
@@ -87,6 +89,28 @@ def _softmax_backward_data(grad_output: Tensor, output: Tensor, dim: int, input_
     """The gradient of a softmax along `dim` from its result."""
     product = grad_output * output
     return cast(product - output * T.sum(product, dim, True), input_dtype)
+
+
+def convolution(
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+    output_padding: Sequence[int], groups: int,
+) -> Tensor:  # fmt: skip
+    """`conv1d`, `conv2d` or `conv3d`, or `conv_transpose1d` ... if `transposed`, by the dims of the weight."""
+    name = f"conv{'_transpose' if transposed else ''}{weight._layout.ndim - 2}d"
+    functions: dict[str, Any] = {f.__name__: f for f in (conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d)}
+    if name not in functions:
+        raise ShapeError(f"[convolution] expected a weight with 3 to 5 dims, got shape {tuple(weight._layout.shape)}")
+    if transposed:
+        return functions[name](input, weight, bias, stride, padding, output_padding, groups, dilation)  # type: ignore[no-any-return]
+    return functions[name](input, weight, bias, stride, padding, dilation, groups)
+
+
+def _convolution(
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+    output_padding: Sequence[int], groups: int, benchmark: bool, deterministic: bool, cudnn_enabled: bool, allow_tf32: bool = True,
+) -> Tensor:  # fmt: skip
+    """`convolution` with settings of a GPU's kernels, of which there are none."""
+    return convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
 
 
 def native_channel_shuffle(input: Tensor, groups: int) -> Tensor:
