@@ -57,7 +57,7 @@ def register_module_forward_hook(hook: Callable[..., Any], *, with_kwargs: bool 
     ...     calque.nn.ReLU()(calque.zeros(1)).item()
     1.0
     """
-    return _add("_forward_hooks", (hook, with_kwargs, always_call))
+    return _add("_forward_hooks", (hook, bool(with_kwargs), bool(always_call)))
 
 
 def register_module_full_backward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:

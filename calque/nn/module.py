@@ -162,13 +162,13 @@ class Module(Conversions):
 
     def register_forward_pre_hook(self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
         """Call `hook(module, args)` before every forward; a value it returns replaces the arguments."""
-        return self._add_hook("_forward_pre_hooks", (hook, with_kwargs), prepend)
+        return self._add_hook("_forward_pre_hooks", (hook, bool(with_kwargs)), bool(prepend))
 
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
     ) -> RemovableHandle:
         """Call `hook(module, args, output)` after every forward; a value it returns replaces the output."""
-        return self._add_hook("_forward_hooks", (hook, with_kwargs, always_call), prepend)
+        return self._add_hook("_forward_hooks", (hook, bool(with_kwargs), bool(always_call)), bool(prepend))
 
     def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call `hook(module, grad_input, grad_output)` when the gradients of the inputs are computed; it may return new ones."""

@@ -287,6 +287,9 @@ WRONG = [
     (lambda: F.ctc_loss(ONE, calque.tensor([0]), [2], calque.ones(1)), "[ctc_loss] expected target_lengths as integers (must be integral), got"),
     (lambda: F.affine_grid(ONE, np.int64(-3), False), "[affine_grid] affine_grid only supports 4D and 5D sizes of positive ints, got size (-3,)"),
     (lambda: F.affine_grid(ONE, ["a"], False), "[affine_grid] expected integers, got str 'a'"),
+    (lambda: nn.ReLU().register_forward_hook(print, with_kwargs=np.zeros((0, 3))), "[register_forward_hook] expected a bool, got numpy.ndarray"),
+    (lambda: nn.ReLU().register_forward_hook(print, always_call=np.zeros(2)), "[register_forward_hook] expected a bool, got numpy.ndarray"),
+    (lambda: nn.ReLU().register_forward_pre_hook(print, prepend=np.zeros(2)), "[register_forward_pre_hook] expected a bool, got numpy.ndarray"),
     (lambda: calque.sum_to_shape(ONE, np.int64(-2)), "[reshape] expected sizes >= 0 or one -1, got shape (-2,)"),
 ]  # fmt: skip
 
