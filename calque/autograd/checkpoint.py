@@ -109,9 +109,10 @@ class _Replay:
         """Gradients of the sources, from a second run."""
         state = local.state
         create = state.grad
-        recorder.flush(
-            "checkpoint"
-        )  # a program of its own: the values of the first run must not serve (and so live until) the second
+        recorded = not state.trace.eager
+        recorder.flush("checkpoint")  # a program of its own: the values of the first run must not serve (and so live until) the second
+        if recorded:  # the pass was: what comes again would be computed operation by operation to its end, however large
+            recorder.record_from_here(state, "checkpoint")
         now = _random_state() if self.random is not None else None
         if self.random is not None:
             _set_random_state(self.random)

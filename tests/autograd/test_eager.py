@@ -254,3 +254,25 @@ def test_second_gradients(everything: None) -> None:
         v = np.array([0.5, -1.0, 2.0])
         d = 1 - t * t
         np.testing.assert_allclose(second.tolist(), 2 * t + 4 * v * d - 2 * v * v * t * d, rtol=1e-5)
+
+
+def test_what_a_checkpoint_computes_again_is_recorded_where_its_pass_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program that it cuts the backward pass for ended recording to the end of the pass: convolutions ran one by one, a hundred times as long."""
+    calque.synchronize()
+    monkeypatch.setattr(settings, "eager", 1)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
+    x, kinds = calque.randn(4, 3, 64, 64), []
+
+    def inner(x: calque.Tensor) -> calque.Tensor:
+        found: calque.Tensor = model(x)
+        kinds.append(local.state.trace.eager)
+        return found
+
+    for _ in range(3):
+        model.zero_grad()
+        loss = calque.autograd.checkpoint(inner, x).square().sum()
+        loss.backward()
+        assert not local.state.trace.eager
+        loss.item()
+    assert kinds == [False] * 6
+    calque.synchronize()
