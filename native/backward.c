@@ -128,6 +128,8 @@ static PyObject *gradients_of(const Pass *pass, PyObject *state, PyObject *node,
     PyObject *trace = AT(state, State.at.trace), *edge = AT(node, Node.at.edge), *found = NULL;
     if (!Py_IS_TYPE(node, Node.type)) return PyObject_CallMethodObjArgs(pass->work, gradients_name, state, node, gradient, NULL);
     bool computed = Py_IS_TYPE(trace, eager_type);
+    if (computed && AT(edge, Edge.at.parent) != Py_None) /* it was recorded */
+        return PyObject_CallMethodObjArgs(pass->work, gradients_name, state, node, gradient, NULL);
     PyObject *formula = AT(edge, computed ? Edge.at.formula : Edge.at.gradients), *args[3] = {trace, node, gradient};
     Py_INCREF(formula);
     Py_INCREF(trace);

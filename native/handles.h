@@ -14,7 +14,7 @@
 #define SLOTS_LAYOUT(X) X(shape) X(strides) X(offset) X(dtype) X(upright) X(origin)
 #define SLOTS_NODE(X) X(edge) X(next) X(saved) X(versions) X(number) X(hooks) X(retain) X(freed)
 #define SLOTS_FUNCTION(X) X(backward) X(label) X(outputs) X(where) X(context)
-#define SLOTS_EDGE(X) X(next) X(op) X(layout) X(boundary) X(formula) X(gradients)
+#define SLOTS_EDGE(X) X(next) X(parent) X(op) X(layout) X(boundary) X(formula) X(gradients)
 #define SLOTS_TRACE(X) X(cur) X(n) X(storages) X(scalars)
 #define SLOTS_STATE(X) X(trace) X(grad) X(applied) X(device) X(started) X(capture) X(waiting)
 #define SLOTS_SETTINGS(X) X(eager) X(checked) X(deterministic) X(sync)

@@ -62,7 +62,8 @@ class Step:
     """An operation on operands of certain layouts: how it is computed, and the edges that the graph's nodes have, by the user's line."""
 
     __slots__ = (
-        "op", "attrs", "inputs", "layout", "memory", "order", "function", "numbers", "fresh", "large", "edges", "value", "code", "saved", "kernel",
+        "op", "attrs", "inputs", "layout", "memory", "order", "function", "numbers", "fresh", "large", "slow", "edges", "value", "code", "saved",
+        "kernel",
     )  # fmt: skip
 
     def __init__(self, op: OpDef, shown: tuple[Any, ...], attrs: tuple[Any, ...], row_major: bool) -> None:
@@ -74,6 +75,7 @@ class Step:
         self.function, self.numbers, self.fresh = found.function, found.numbers, found.fresh
         self.code = self.layout.ndim == 0 and self.layout.dtype is int64  # as what a check looks at
         self.large = large(op, layouts, self.layout)
+        self.slow = op.kind == "contract" and op.name != "matmul"  # NumPy has nothing for it
         self.order: tuple[int, ...] | None = None
         self.saved = False  # whether its gradient needs the result, which nodes keep as a row-major value
         views = [x for x in shown if x.__class__ is Layout]
@@ -215,7 +217,7 @@ class Eager:
             return record(op, operands, attrs, row_major)
         step = step_of(op, shown, attrs, row_major)
         state = local.state
-        if (step.large and state.waiting is None) or not possible(state):  # what a backward pass needs is there: it is computed to its end
+        if (step.large and (state.waiting is None or step.slow)) or not possible(state):  # what a backward pass needs is there: it goes on here
             leave(step.large)
             return record(op, operands, attrs, row_major)
         if step.saved:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from calque.autograd import template
-from calque.autograd.eager import Eager
+from calque.autograd.eager import Eager, leave
 from calque.autograd.moving import move
 from calque.base.errors import AutogradError, DTypeError, NonFiniteError, ShapeError
 from calque.base.layout import Layout
@@ -357,6 +357,9 @@ class _Pass:
     def _gradients(self, state: State, node: Any, gradient: Any) -> Sequence[Any]:
         """What a node gives for its targets."""
         found: Sequence[Any] | None = None
+        if state.trace.__class__ is Eager and node.__class__ is GradNode and node.edge.parent is not None:
+            leave(True)  # the operation was recorded, as it was large or stood behind a large one: so is its gradient, and what comes then
+            self.appends = template.at_once(state)
         if self.appends and node.__class__ is GradNode:
             trace = state.trace
             if trace.__class__ is Eager:

@@ -276,3 +276,48 @@ def test_what_a_checkpoint_computes_again_is_recorded_where_its_pass_is(monkeypa
         loss.item()
     assert kinds == [False] * 6
     calque.synchronize()
+
+
+@pytest.mark.parametrize("reads", ["loss", "gradient", "middle"])
+def test_gradients_of_what_was_recorded_are_recorded_whatever_was_read_before(monkeypatch: pytest.MonkeyPatch, reads: str) -> None:
+    """Reading the loss before its backward pass had the whole pass computed operation by operation: convolutions ran thirty times as long."""
+    calque.synchronize()
+    monkeypatch.setattr(settings, "eager", 1)
+    first, second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+    x, kinds = calque.randn(4, 3, 64, 64), []
+
+    def hook(gradient: calque.Tensor) -> None:
+        if reads == "gradient":
+            gradient.sum().item()
+
+    def arrived(_: Any) -> None:
+        kinds.append(local.state.trace.eager)
+
+    for _ in range(2):
+        inner = first(x).relu()
+        inner.register_hook(hook)
+        outer = second(inner)
+        if reads == "middle":
+            outer.sum().item()
+        loss = outer.mean(dim=(2, 3)).tanh().sum()
+        if reads == "loss":
+            loss.item()
+        handle = first.weight.register_hook(arrived)
+        loss.backward()
+        handle.remove()
+    assert kinds == [False, False]
+    calque.synchronize()
+
+
+def test_a_pass_over_what_was_computed_goes_on_being_computed() -> None:
+    """Also where a gradient is large, as that of a table."""
+    calque.synchronize()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(settings, "eager", 1)
+        table = calque.zeros(5000, 16, requires_grad=True)
+        calque.synchronize()
+        loss = table[calque.tensor([1, 7])].exp().sum()
+        assert local.state.trace.eager
+        loss.backward()
+        assert local.state.trace.eager and table.grad is not None and table.grad.sum().item() == 32
+    calque.synchronize()
