@@ -15,7 +15,9 @@ from calque.compat.finder import VERSIONS
 
 FILE = Path(__file__).with_name("pytorch_names.txt")
 VERSION = "2.13"
-CLASSES = {"torch.Tensor": "torch.Tensor", "calque.nn.module.Module": "torch.nn.Module"}  # whose attributes the file lists
+CLASSES = {  # whose attributes the file lists
+    "torch.Tensor": "torch.Tensor", "calque.tensor.Tensor": "torch.Tensor", "calque.nn.module.Module": "torch.nn.Module",
+}  # fmt: skip
 
 # The beginning of a name -> what to use instead. The longest beginning that fits is taken.
 INSTEAD = {

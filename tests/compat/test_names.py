@@ -190,7 +190,9 @@ def test_functions_over_lists() -> None:
     assert not hasattr(torch, "_foreach_nothing")
 
 
-def test_texts_name_tensors_the_same_way_wherever_torch_is_ours() -> None:
-    """The module of their class is another one then, for the rest of the process."""
-    assert calque.Tensor.__module__ == "torch"
+def test_texts_name_tensors_the_same_way_wherever_torch_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module of their class is another one then. Where another torch may be imported it is not: pickles would name its classes."""
+    assert calque.Tensor.__module__ == "calque.tensor"
+    monkeypatch.setattr(calque.Tensor, "__module__", "torch")
+    monkeypatch.setattr(calque.nn.Parameter, "__module__", "torch.nn.parameter")
     assert type_name(calque.ones(1)) == "Tensor" and type_name(calque.nn.Parameter(calque.ones(1))) == "Parameter"

@@ -418,7 +418,7 @@ _outer.__annotations__["value"] = "Tensor"
 
 
 def _from_inside() -> Exception:
-    """An error that our code has raised."""
+    """An error that our code has raised, as code of ours that called it sees it."""
     try:
         calque.base.shapes.prod(None)  # type: ignore[attr-defined]
     except TypeError:
@@ -427,5 +427,5 @@ def _from_inside() -> Exception:
         calque.functional.options.size_of("x", None)  # type: ignore[attr-defined]
     except Exception as error:
         found = KeyError("x")
-        return found.with_traceback(error.__traceback__)
+        return found.with_traceback(error.__traceback__.tb_next)  # type: ignore[union-attr]
     raise AssertionError

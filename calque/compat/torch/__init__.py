@@ -11,7 +11,7 @@ from calque.base.errors import ArgumentError, OutOfMemoryError
 from calque.base.layout import MemoryLayout
 from calque.base.text import shown
 from calque.compat.face import face
-from calque.compat.finder import VERSION
+from calque.compat.finder import VERSION, installed
 from calque.compat.refused import no, nothing, refused_class, without_device
 from calque.compat.torch.jit import Future, ScriptFunction, ScriptModule, fork, wait
 from calque.compat.torch.library import OPERATORS as ops
@@ -36,7 +36,8 @@ __all__ = [
 ]  # fmt: skip
 
 __version__ = TorchVersion(VERSION)
-calque.Tensor.__module__, calque.nn.Parameter.__module__ = "torch", "torch.nn.parameter"  # by which libraries tell whose arrays they were given
+if installed():  # libraries tell by the module of a class whose arrays they were given; where another torch may be imported, it is ours
+    calque.Tensor.__module__, calque.nn.Parameter.__module__ = "torch", "torch.nn.parameter"
 newaxis = None
 has_lapack = has_spectral = True
 PRIVATE = frozenset(name for names in MODULES.values() for name in names.get("calque", "").split() if name.startswith("_"))
