@@ -43,7 +43,7 @@ class SobolEngine:
         self.dimension, self.scramble, self.seed = whole("SobolEngine", "dimension", dimension), scramble, seed
         if not 1 <= self.dimension <= self.MAXDIM:
             raise ArgumentError(f"[SobolEngine] Supported range of dimensionality for SobolEngine is [1, {self.MAXDIM}], got {dimension}")
-        sobol = need("scipy.stats.qmc", "scipy", "dev", "SobolEngine").Sobol
+        sobol = need("scipy.stats.qmc", "scipy", "quasirandom", "SobolEngine").Sobol
         start = (int(randint(0, 2**31, ()).item()) if seed is None else whole("SobolEngine", "seed", seed)) if scramble else 0
         self._points = sobol(self.dimension, scramble=scramble, bits=self.MAXBIT, seed=np.random.default_rng(start))
         self.num_generated = 0

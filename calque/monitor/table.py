@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from calque.base.errors import ArgumentError, DTypeError
-from calque.base.text import described
+from calque.base.text import described, shown
 
 _WIDTH = 12
 
@@ -52,4 +52,7 @@ def print_table(header: Sequence[object], rows: Sequence[Sequence[object]], file
 
 def cell_text(cell: object) -> str:
     """A cell as text: floats with four significant digits."""
-    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+    try:
+        return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+    except Exception:  # a table is printed while something else is at work, which a cell that cannot be shown should not end
+        return shown(cell)

@@ -274,7 +274,7 @@ WITHOUT: dict[str, str] = {
             to_sparse_csr values
             """,
         "its parts have rows": """
-            max_pool1d_with_indices max_pool2d_with_indices multi_head_attention_forward upsample_bilinear upsample_nearest
+            convolution max_pool1d_with_indices max_pool2d_with_indices multi_head_attention_forward upsample_bilinear upsample_nearest
             """,
         "rounds to 16 or 32 bits": """
             bfloat16 float half
