@@ -122,7 +122,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])  # one text for both; forms below have both
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(kind: str, dtype: str, name: str) -> None:
     """Each on a path of its own."""

@@ -220,7 +220,9 @@ def test_a_leak_is_named(loop: Any) -> None:
     assert watch.leaks[0].nodes >= 1
 
 
-@pytest.mark.parametrize("loop", CLEAN, ids=lambda loop: loop.__name__)
+@pytest.mark.parametrize(
+    "loop", [pytest.param(loop, marks=pytest.mark.slow if k % 2 else (), id=loop.__name__) for k, loop in enumerate(CLEAN)]
+)
 def test_nothing_is_said_of_a_clean_loop(loop: Any) -> None:
     watch = LeakWatch(every=1)
     with warnings.catch_warnings():
