@@ -1,15 +1,17 @@
 """Programs that do not repeat (`unrepeated.py`): PyTorch eager and Calque take turns, turn by turn, each in a process of its own.
 
-    python bench/cliffs.py [--only "TreeLSTM;boolean masks"] [--threads 2] [--empty]
+    python bench/cliffs.py [--only "TreeLSTM;boolean masks"] [--threads 2] [--empty] [--warm 60 --measured 40]
 
 Prints the median turn of both after the warm-up, the median ratio of neighbouring turns (PyTorch / Calque: above 1 Calque is faster) with the bar
 that is asked for, the ratio of the first turns (a fresh process), how many programs Calque compiled in the measured turns, and how much memory it
-took in them. Calque has what a process that ran other turns (lengths, trees, images) has put into its disk cache; with `--empty` it is empty.
+took in them. `--warm`, `--measured`: other numbers of turns than the case has. Calque has what a process that ran other turns (lengths, trees,
+images) has put into its disk cache; with `--empty` it is empty.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
@@ -77,11 +79,8 @@ class Contender:
         self.process.wait()
 
 
-def measure(name: str, threads: int, environment: dict[str, str]) -> str:
+def measure(name: str, case: Any, threads: int, environment: dict[str, str]) -> str:
     """One row."""
-    from unrepeated import CASES
-
-    case = CASES[name]
     contenders = {f: Contender(f, name, threads, environment) for f in ("torch", "calque")}
     first = {f: c.ask(0)["seconds"] for f, c in contenders.items()}
     last: dict[str, Any] = {}
@@ -110,6 +109,8 @@ def main() -> None:
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     parser.add_argument("--only", default="", help="names, separated by semicolons")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--warm", type=int, help="turns before those that are measured")
+    parser.add_argument("--measured", type=int)
     parser.add_argument("--empty", action="store_true", help="begin with an empty kernel cache")
     options = parser.parse_args()
     if options.worker:
@@ -121,14 +122,16 @@ def main() -> None:
     print("| program | Calque ms | PyTorch ms | PyTorch / Calque | bar | first turn | Calque s | compiled | MiB |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     for name in options.only.split(";") if options.only else CASES:
+        given = {key: value for key in ("warm", "measured") if (value := getattr(options, key)) is not None}
+        case = dataclasses.replace(CASES[name], **given)
         with tempfile.TemporaryDirectory() as folder:
             environment = {"CALQUE_CACHE": folder, "PYTHONWARNINGS": "ignore"}
             if not options.empty:
                 before = Contender("calque", name, options.threads, environment)
-                for k in range(OTHERS, OTHERS + CASES[name].warm + 1):
+                for k in range(OTHERS, OTHERS + case.warm + 1):
                     before.ask(k)
                 before.close()
-            print(measure(name, options.threads, environment), flush=True)
+            print(measure(name, case, options.threads, environment), flush=True)
 
 
 if __name__ == "__main__":

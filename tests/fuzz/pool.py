@@ -60,6 +60,7 @@ class Pool:
     ) -> None:  # fmt: skip
         self.T, self.F, self.flush, self.seed = module, functional, flush, seed
         self.track, self.eager = track, eager  # carry error bounds; flush after every step
+        self.vague = False  # whether some gradient depends on a value that rounding leaves little of
         self.overlap = overlap  # False: only what PyTorch does in the same way
         self.shapes = BIG_SHAPES if big else SHAPES
         self.limit = 20_000 if big else 600

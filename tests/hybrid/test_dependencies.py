@@ -193,8 +193,10 @@ def _run(make: Case, hybridized: bool) -> list[Any]:
         getattr(call, "undo", lambda: None)()
 
 
-@pytest.mark.parametrize("looks", [1, 1000], ids=["native", "python"])
-@pytest.mark.parametrize("name", CASES)
+LOOKED = [pytest.param(name, looks, marks=pytest.mark.slow if looks > 1 and k % 2 else ()) for k, name in enumerate(CASES) for looks in (1, 1000)]
+
+
+@pytest.mark.parametrize(("name", "looks"), LOOKED)
 def test_a_change_is_never_missed(name: str, looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """`looks`: from which call on native code compares."""
     monkeypatch.setattr(hybrid_call, "LOOKS", looks)

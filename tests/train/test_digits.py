@@ -139,6 +139,7 @@ def test_resuming_with_other_options_is_refused(reference: tuple[Path, str], cap
     assert "saved 0.004, now 0.5" in refused(capsys, reference[0], "--epochs", str(EPOCHS), "--resume", "--lr", "0.5")
 
 
+@pytest.mark.slow
 def test_more_epochs_than_a_finished_run_was_planned_for(reference: tuple[Path, str], tmp_path: Path) -> None:
     """They keep the last rate of the schedule, and the epochs before them stay as they were. A finished run is not trained again."""
     out = tmp_path / "more"
