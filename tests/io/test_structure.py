@@ -218,7 +218,8 @@ RICH: list[object] = [
 def test_values_beyond_json_come_back(value: object) -> None:
     found = there_and_back({"v": value, "l": [value, value]})
     for back in (found["v"], *found["l"]):  # type: ignore[index]
-        assert type(back) is type(value) and (sorted(map(repr, back)) == sorted(map(repr, value)) if isinstance(value, set) else repr(back) == repr(value))
+        same_text = sorted(map(repr, back)) == sorted(map(repr, value)) if isinstance(value, set) else repr(back) == repr(value)
+        assert type(back) is type(value) and same_text
     if isinstance(value, defaultdict):
         assert found["v"].default_factory is value.default_factory  # type: ignore[index]
 
