@@ -11,6 +11,7 @@ from calque.base.config import available_cores
 WARM_UP = 2  # batches that say nothing: imports, first programs, caches
 MEASURED = 4  # batches that are loaded in the calling thread before a number of workers is chosen
 ENOUGH = 8  # batches with workers, after which something can be said
+UNSAID = f"[DataLoader] nothing can be said before {WARM_UP + 1} batches of a pass"
 _FREE = 0.05  # share of the time that loading may take in the calling thread
 
 
@@ -62,7 +63,7 @@ class Pace:
         """One line that says what limits, and what other numbers of workers would change."""
         count = self.counted
         if count == 0:
-            return f"[DataLoader] nothing can be said before {WARM_UP + 1} batches of a pass"
+            return UNSAID
         wait, compute, load = self.waiting / count, self.computing / count, self.loading / count
         share = wait / max(wait + compute, 1e-12)
         by = f"{self.workers} worker{'s' * (self.workers != 1)}" if self.workers else "the loop itself"

@@ -13,6 +13,7 @@ from calque import nn
 from calque.base.errors import ArgumentError, CheckpointError, CheckpointNotFoundError, StateDictError
 from calque.base.text import nearest, shown
 from calque.data import DataLoader
+from calque.data.pace import UNSAID
 from calque.io.write import write_whole
 from calque.nn import functional as F
 from calque.train.checkpoints import Checkpoints
@@ -276,7 +277,9 @@ def run(recipe: Recipe, resume: bool = False, restart: bool = False, quiet: bool
     for what, path in (("program", folder / PROGRAM), ("best checkpoint", job.trainer.checkpoints.best), ("losses", job.trainer.losses)):
         job.say(f"{what:16} {path}")
     if not recipe.tabular:
-        job.say(job.loader.limits())
+        limits = job.loader.limits()
+        if limits != UNSAID:  # a pass of few batches
+            job.say(limits)
     example = "some.csv" if recipe.tabular else "image.jpg"
     job.say(f"use it: calque predict {folder} {example}")
     return 0

@@ -260,6 +260,9 @@ def test_wrong_models_are_refused() -> None:
     for raw, kind, text in wrong_files:
         with pytest.raises(kind, match=text):
             calque.load_onnx(raw)
+    for what in (3, None, io.StringIO("text")):
+        with pytest.raises(TypeError, match=r"\[load_onnx\] expected a path, bytes or a file opened in binary mode, got"):
+            calque.load_onnx(what)  # type: ignore[arg-type]
     tensor = constant("w", np.ones(3, np.float32))
     tensor.dims[0] = 10**12
     with pytest.raises(CheckpointError, match="has 12 bytes for the sizes"):

@@ -11,9 +11,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from calque.base.errors import CheckpointNotFoundError, UnsafeFileError
+from calque.base.errors import CheckpointNotFoundError, DTypeError, UnsafeFileError
 from calque.base.extras import need
-from calque.base.text import shown
+from calque.base.text import described, shown
 from calque.exported.onnx.builder import KINDS
 
 DTYPES: dict[int, Any] = {number: np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name, number in KINDS.items()}
@@ -100,8 +100,10 @@ def read_model(f: Any) -> OpModel:
             raw = Path(f).read_bytes()
         except FileNotFoundError:
             raise CheckpointNotFoundError(f"[load_onnx] expected an ONNX file, got {where}, which does not exist") from None
-    else:
-        raw = bytes(f) if isinstance(f, bytes | bytearray | memoryview) else f.read()
+    elif isinstance(f, bytes | bytearray | memoryview):
+        raw = bytes(f)
+    elif not callable(getattr(f, "read", None)) or not isinstance(raw := f.read(), bytes):
+        raise DTypeError(f"[load_onnx] expected a path, bytes or a file opened in binary mode, got {described(f)}; pass one of these")
     try:
         proto = onnx.ModelProto()
         proto.ParseFromString(raw)
