@@ -48,6 +48,7 @@ LOOKS = 6  # at the guards of an entry, before native code takes that over
 CHANGES = 4  # calls that change what they depend on
 FEW = 4  # operations, views and inputs that code of the library records in less time than a replay takes
 _KEYWORDS = object()
+LATE: Any = object()
 _SHORT = "records so little that it is quicker as written"
 
 
@@ -66,7 +67,6 @@ class Entry:
         self.uses_grads = bool(self.leaves)
         self.grads_matter = False  # whether some call has looked which ones exist
         self.complete = (False,) * len(self.leaves)  # the key if all gradients exist
-        self.writes: bool | None = None  # whether calls give gradients to leaves or write to what others may have; None: not known yet
         self.memory = Memory()
         self.hooks = Changes.hooks
         self.looks = 0  # until the table below is made
@@ -217,17 +217,19 @@ class Hybridized:
         memory = entry.memory
         if memory.refused:
             return self._as_written(args, kwargs, memory.refused)
-        if entry.writes is False:
-            result = self._again(key, entry, tensors, args, kwargs)
-        else:
+        result: Any = LATE
+        if memory.writes is False:
+            result = self._again(key, entry, tensors, args, kwargs, False)
+        if result is LATE:
             with SECTION:  # else another thread finds leaves without gradients, or state that is only recorded
-                result = self._again(key, entry, tensors, args, kwargs)
+                result = self._again(key, entry, tensors, args, kwargs, True)
                 if Sharing.left:
                     handed_over(flush, state, "hybridize")
         return result if result is not MISSED else self._as_written(args, kwargs, "arguments share memory")
 
-    def _again(self, key: Any, entry: Entry, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
-        """A call whose guards hold; `MISSED` if its arguments share memory."""
+    def _again(self, key: Any, entry: Entry, tensors: list[Tensor], args: Any, kwargs: Any, alone: bool) -> Any:
+        """A call whose guards hold; `MISSED` if its arguments share memory. `alone`: no other thread writes meanwhile. If none may and one could,
+        `LATE` comes back, and nothing has happened."""
         try:
             found = entry.cells(tensors)
         except NotDense:  # a leaf has a sparse gradient
@@ -236,11 +238,13 @@ class Hybridized:
             return MISSED
         cells, place = found
         macro = entry.memory.find(place, cells)
+        if entry.memory.writes and not alone:  # another thread has found that since this call asked
+            return LATE
         if macro is None:
             return self._record(key, entry, tensors, args, kwargs)
         self.misses = 0
         if macro.result is None or macro.fresh:
-            return self._walk(key, entry, macro, cells, place, tensors, args, kwargs)
+            return self._walk(key, entry, macro, cells, place, tensors, args, kwargs, alone)
         result = _replayed(entry, macro, cells, tensors)
         if macro.start_up:
             self._look_for_repeat(key, entry, place, macro, args, kwargs)
@@ -268,11 +272,11 @@ class Hybridized:
         return self._record(repeat.key, entry, tensors, args, {}, script)
 
     def _walk(
-        self, key: Any, entry: Entry, macro: Macro, cells: list[Any], place: Any, tensors: list[Tensor], args: Any, kwargs: Any
+        self, key: Any, entry: Entry, macro: Macro, cells: list[Any], place: Any, tensors: list[Tensor], args: Any, kwargs: Any, alone: bool
     ) -> Any:  # fmt: skip
         """A call that looks at values. Where it goes a way that is not known, Python goes on."""
-        walk = Walk(cells)
-        last = walk.go(macro, entry.memory.tick)
+        walk = Walk(cells, alone)
+        last = walk.go(macro, entry.memory)
         if last is not None:
             Counts.replays += 1
             outcome, created = last.result, [walk.cells[k] for k in last.kept or ()]
@@ -431,13 +435,14 @@ class Hybridized:
             outcome.spent = Spent(roots, stand_ins.nodes, tensors) if spent else None
         mark = (outcome.spec, tuple(outcome.places), tuple(outcome.grads), tuple(outcome.differentiable), tuple(outcome.views), spent)
         macro.result = outcome
-        entry.writes = bool(entry.writes or outcome.grads or any(segment.written for segment in capture.segments))
+        memory = entry.memory
+        memory.writes = bool(memory.writes or outcome.grads or any(segment.written for segment in capture.segments))  # before anybody can find it
         if not roots or spent:
-            entry.memory.learn(place, capture, mark)
+            memory.learn(place, capture, mark)
             return result
         reached = frozenset(id(t) for t, *_ in entry.handles)
         template = Template(roots, first, cells, stand_ins.nodes, capture.storages, needed, reached, tensors, stand_ins.used)
-        if not entry.memory.learn(place, capture, mark):
+        if not memory.learn(place, capture, mark):
             return stand_ins.settle(result, first)
         outcome.template = template
         created = template.take_over()

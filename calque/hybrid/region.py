@@ -58,6 +58,7 @@ class Memory:
         self.tick = 0
         self.strikes = 0
         self.refused = ""
+        self.writes: bool | None = None  # whether calls give gradients to leaves or write to what others may have; None: not known yet
         self.generation = Counters.evictions
 
     @whole  # a handler's exception would be lost here
@@ -245,8 +246,8 @@ class Region:
     def _replayed(self, macro: Macro, cells: list[Any]) -> list[Any] | None:
         """The results of a replay. None if it came to a place where no recording fits; the values it has made are forgotten then."""
         if macro.result is None or macro.fresh:  # values move between devices
-            walk = Walk(cells)
-            last = walk.go(macro, self.memory.tick)
+            walk = Walk(cells, True)
+            last = walk.go(macro, self.memory)
             if last is None:
                 return None
             created = [walk.cells[k] for k in last.kept or ()]

@@ -6,7 +6,7 @@ recorded are taken back, and those whose programs were started are compared and 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from calque.base.device import InUse
 from calque.run.buffer import Buffer, strided
@@ -22,10 +22,18 @@ from calque.run.recorder import Storage, Trace, flush, local, record_from_here
 from calque.run.trie import root
 
 
-class Walk:
-    """One replay. `cells` grows by what the stretches make; `known` are the numbers of the call so far."""
+class Recordings(Protocol):
+    """What a walk asks of the recordings that it goes through, see `region.py` `Memory`."""
 
-    def __init__(self, cells: list[Any]) -> None:
+    tick: int
+    writes: bool | None
+
+
+class Walk:
+    """One replay. `cells` grows by what the stretches make; `known` are the numbers of the call so far. `alone`: no other thread writes meanwhile."""
+
+    def __init__(self, cells: list[Any], alone: bool) -> None:
+        self.alone = alone
         self.entries = len(cells)
         self.cells = list(cells)
         self.known: list[Any] = []
@@ -44,11 +52,11 @@ class Walk:
 
     # ------------------------------------------------------------------------------------------------------------ forward
 
-    def go(self, macro: Macro, tick: int) -> Macro | None:
+    def go(self, macro: Macro, memory: Recordings) -> Macro | None:
         """Replay from `macro` on; the last stretch of the call, or None if Python has to take over."""
         cells = self.cells
         while True:
-            macro.used = tick
+            macro.used = memory.tick
             if macro.definitions and not self._define(macro):
                 return None
             self._replay(macro)
@@ -77,6 +85,8 @@ class Walk:
                 return None
             if test is not None:
                 test.misses = 0
+            if memory.writes and not self.alone:  # found by another thread since the walk began: what follows may be what writes
+                return None
             macro = following
 
     def _define(self, macro: Macro) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.hybrid import repeat, walk
+from calque.hybrid import region, repeat, walk
 from calque.run import capture, others, recorder, trie
 from tests.hybrid.common import counts, reasons
 
@@ -301,3 +301,48 @@ def test_python_goes_on_with_a_call_while_another_thread_finds_that_gradients_ma
     assert w.tolist() == [0.0, -2.0, 0.0]
     for k in range(6):
         assert call(once)[0].tolist() == [1.0, 2.0, 1.0] and w.tolist() == [0.0, -3.0 - k, 0.0]
+
+
+@pytest.mark.parametrize("moment", ["found", "walked"])
+def test_a_way_that_writes_is_gone_alone_if_another_thread_found_it_meanwhile(
+    moment: str, monkeypatch: pytest.MonkeyPatch, other: Callable[..., Any]
+) -> None:  # fmt: skip
+    """Calls of which nobody knows that they write go on side by side; the first of them that meets a way that does waits for its turn."""
+    count = calque.zeros(())
+
+    def function(x: Any) -> Any:
+        if x.sum().item() > 1:
+            count.add_(x.sum())
+        return x * 1
+
+    call, main, met, alone = calque.compile(function), threading.current_thread(), [], []
+    for _ in range(6):
+        call(calque.tensor([0.0, 1.0])).tolist()  # begins a program, which is where the calls of the other thread begin
+    look, replay, find = walk.Walk._look, walk.Walk._replay, region.Memory.find
+
+    def learned() -> None:
+        if threading.current_thread() is main and not met:
+            met.append(moment)
+            for _ in range(3):
+                other(lambda: (call(calque.tensor([2.0, 3.0])).tolist(), count.item()))
+
+    def looked(self: walk.Walk, test: Any) -> Any:
+        if moment == "walked":
+            learned()
+        return look(self, test)
+
+    def found(self: region.Memory, *where: Any) -> Any:
+        if moment == "found":
+            learned()
+        return find(self, *where)
+
+    def replayed(self: walk.Walk, macro: Any) -> None:
+        if macro.written and threading.current_thread() is main:
+            alone.append(others.SECTION._is_owned())  # type: ignore[attr-defined]
+        replay(self, macro)
+
+    monkeypatch.setattr(walk.Walk, "_look", looked)
+    monkeypatch.setattr(region.Memory, "find", found)
+    monkeypatch.setattr(walk.Walk, "_replay", replayed)
+    assert call(calque.tensor([2.0, 3.0])).tolist() == [2.0, 3.0]
+    assert met and False not in alone and count.item() == 20.0
