@@ -98,6 +98,19 @@ def test_a_process_switches_strength_reduction_as_modules_ask_for_it(pool: Pool,
     assert len(set(found[0])) == len(work)  # each list makes code of its own
 
 
+def test_code_for_other_machines_changes_none_for_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM chooses other addresses in a process that has made code for WebAssembly: whoever exports still compiles what others do."""
+    text = library._contractions("float32", current()).unit("copy_out", "_t")
+    monkeypatch.setattr(config.settings, "compile_in_process", True)
+    before = compile_all([Source(lambda: text, compiler.TIGHT)], current())
+    monkeypatch.setattr(config.settings, "compile_in_process", False)
+    assert llvm.one_object([(text, compiler.TIGHT)], ("wasm32-unknown-unknown", "generic", "+simd128"), frozenset(), frozenset(), "")[:4] == b"\0asm"
+    with pytest.raises(CompileError, match="bug in the emitter"):
+        llvm.one_object([("nonsense", compiler.TIGHT)], ("wasm32-unknown-unknown", "generic", ""), frozenset(), frozenset(), "")
+    monkeypatch.setattr(config.settings, "compile_in_process", True)
+    assert compile_all([Source(lambda: text, compiler.TIGHT)], current()) == before
+
+
 def test_a_killed_process_is_noticed_and_its_work_done(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config.settings, "threads", 1)
     wanted = compile_all(sources(), current())

@@ -8,6 +8,7 @@ asks: it runs the same functions. It imports nothing of Calque and no NumPy, so 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import select
@@ -20,8 +21,8 @@ SHORT, LOOPS, TIGHT = -1, -2, -3
 """Pass lists of our own. `SHORT`: for explicit vector code. `LOOPS`: for hand-written loops around it, functions inlined where they must be; code
 generation then moves what is constant out of them. `TIGHT`: the same for loops of a few instructions, whose addresses and order matter (`reduces`,
 `machine_for`). 1..3 are LLVM's own pipelines."""
-COMPILE, HOST = 0, 1
-"""Kinds of requests: text to object code; triple, processor and features of this machine."""
+COMPILE, HOST, WHOLE = 0, 1, 2
+"""Kinds of requests: text to object code; triple, processor and features of this machine; arguments of `one_object`, as JSON, to object code."""
 DONE, INVALID, FAILED = 0, 1, 2
 """Kinds of replies: the result; what LLVM says against the text; why this process cannot compile."""
 REQUEST = struct.Struct("<IiII")
@@ -228,6 +229,10 @@ class Service:
             if kind == HOST:
                 return DONE, "\n".join(host()).encode()
             triple, processor, features = target.decode().split("\n")
+            if kind == WHOLE:
+                asked = json.loads(text)
+                exported, outside = frozenset(asked["exported"]), frozenset(asked["outside"])
+                return DONE, one_object(asked["texts"], (triple, processor, features), exported, outside, asked["abi"])
             wanted = (triple, processor, features), level
             if wanted not in self.machines:
                 self.machines[wanted] = machine_for(*wanted)

@@ -4,6 +4,7 @@ at the first such need."""
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import threading
 from collections import ChainMap, deque
@@ -172,7 +173,12 @@ def compile_all(sources: Sequence[Source], target: TargetInfo, finished: Callabl
 
 
 def one_object(texts: Sequence[tuple[str, int]], target: compiler.Target, exported: frozenset[str], outside: frozenset[str], abi: str) -> bytes:
-    """See `compiler.one_object`; in this process, as nobody waits for it."""
+    """See `compiler.one_object`. A process of its own does it, if there may be one: once LLVM has made code for WebAssembly, it chooses other
+    addresses in loops for the rest of the process, and what is compiled for this machine should depend on nothing that was compiled before."""
+    asked = {"texts": list(texts), "exported": sorted(exported), "outside": sorted(outside), "abi": abi}
+    found = POOL.alone(compiler.WHOLE, target, json.dumps(asked).encode())
+    if found is not None:
+        return found
     with _lock:
         compiler.reduce_strength(True)
         try:

@@ -259,6 +259,17 @@ class Pool:
         COUNTERS.modules += len(jobs) - len(left)
         return left
 
+    def alone(self, kind: int, target: Target, text: bytes) -> bytes | None:
+        """The answer of a process that is asked for nothing else; None if there is none."""
+        if self.refusal():
+            return None
+        pool, found = Pool(), [b""]
+        try:
+            left = pool._run([lambda: (0, text)], kind, target, lambda _, content: found.__setitem__(0, content))
+        finally:
+            pool.close()
+        return None if left else found[0]
+
     def _run(self, jobs: Sequence[Job], kind: int, target: Target, finished: Callable[[int, bytes], None]) -> list[int]:
         with self._lock:
             waiting = deque(range(len(jobs)))
