@@ -83,6 +83,10 @@ def load_image(path: str, size: int = 0) -> Any:
         raise DataError(f"[train] expected an image in {path!r}, got one that cannot be read ({error}); repair or remove it") from error
 
 
+# The augmentations that choose among many, by their name in a recipe.
+_POLICIES = {"trivial": T.TrivialAugmentWide, "rand": T.RandAugment, "auto": T.AutoAugment, "augmix": T.AugMix}
+
+
 def plain(size: int) -> Any:
     """What an image becomes where nothing is left to chance: its middle, bytes `(3, size, size)`. The rest of the way goes in whole batches."""
     return T.Compose([T.Resize(round(size * 8 / 7)), T.CenterCrop(size), T.PILToTensor()])
@@ -94,6 +98,12 @@ def augmented(images: dict[str, Any]) -> Any:
     steps: list[Any] = [T.RandomResizedCrop(size, (images["crop"], 1.0)), T.RandomHorizontalFlip(images["flip"])]
     if images["rotation"]:
         steps.append(T.RandomRotation(images["rotation"], T.InterpolationMode.BILINEAR))
+    if images["policy"]:
+        if images["policy"] not in _POLICIES:
+            raise ArgumentError(f"[recipe] expected images.policy to be one of {', '.join(_POLICIES)}, or \"\", got {shown(images['policy'])}")
+        steps.append(_POLICIES[images["policy"]]())
+    steps += [T.RandomLighting(p=images["lighting"])] if images["lighting"] else []
+    steps += [T.RandomReflection(p=images["reflection"])] if images["reflection"] else []
     if any(images[name] for name in ("brightness", "contrast", "saturation", "hue")):
         steps.append(T.ColorJitter(images["brightness"], images["contrast"], images["saturation"], images["hue"]))
     return T.Compose([*steps, T.PILToTensor(), *([T.RandomErasing(images["erasing"])] if images["erasing"] else [])])

@@ -58,6 +58,30 @@ def functions(torch: Any, F: Any) -> Iterator[tuple[str, Any]]:
         yield f"gaussian_blur {name}", lambda i=img: F.gaussian_blur(i, [3, 5], [0.8, 1.2])
 
 
+def warps(torch: Any, F: Any) -> Iterator[tuple[str, Any]]:
+    """(name, function) of what moves pixels and changes tones."""
+    modes = [F.InterpolationMode.BILINEAR, F.InterpolationMode.NEAREST]
+    start, end = [[0, 0], [10, 0], [10, 8], [0, 8]], [[1, 2], [9, 1], [8, 7], [2, 8]]
+    for name, img in images(torch).items():
+        colour = [0.1, 0.2, 0.3] if name == "float" else [10, 20, 30]
+        for mode in modes:
+            for fill in (None, 7, colour):
+                where = f"{name} {mode.value} {fill}"
+                yield f"rotate wide {where}", lambda i=img, m=mode, f=fill: F.rotate(i, 33.3, m, True, None, f)
+                yield f"rotate about {where}", lambda i=img, m=mode, f=fill: F.rotate(i, -71.7, m, False, [2, 3], f)
+                yield f"affine {where}", lambda i=img, m=mode, f=fill: F.affine(i, 21.3, [1, -2], 0.83, [11.1, -7.3], m, f)
+                yield f"affine about {where}", lambda i=img, m=mode, f=fill: F.affine(i, 0.0, [0, 0], 1.0, [17.7, 0.0], m, f, [0, 0])
+                yield f"perspective {where}", lambda i=img, m=mode, f=fill: F.perspective(i, start, end, m, f)
+        yield f"autocontrast {name}", lambda i=img: F.autocontrast(i)
+        for factor in (0.0, 0.4, 1.9):
+            yield f"sharpness {name} {factor}", lambda i=img, f=factor: F.adjust_sharpness(i, f)
+        if name != "float":
+            yield f"equalize {name}", lambda i=img: F.equalize(i)
+            for k in (2, 5):
+                yield f"posterize {name} {k}", lambda i=img, k=k: F.posterize(i, k)
+            yield f"solarize {name}", lambda i=img: F.solarize(i, 100)
+
+
 def others(torch: Any, F: Any, ops: Any, utils: Any) -> Iterator[tuple[str, Any]]:
     """(name, function) of conversions, boxes and grids."""
     found = images(torch)
@@ -87,7 +111,7 @@ def others(torch: Any, F: Any, ops: Any, utils: Any) -> Iterator[tuple[str, Any]
 def main() -> None:
     torch, tv = importlib.import_module("torch"), importlib.import_module("torchvision")
     F = importlib.import_module("torchvision.transforms.functional")
-    cases = [*functions(torch, F), *others(torch, F, tv.ops, tv.utils)]
+    cases = [*functions(torch, F), *warps(torch, F), *others(torch, F, tv.ops, tv.utils)]
     FILE.write_text("{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(summary(f()))}" for name, f in cases) + "\n}\n")
 
 

@@ -21,14 +21,14 @@ from calque.data import DataLoader
 from calque.vision import datasets, ops, transforms, utils
 from calque.vision.transforms import functional as F
 from calque.vision.transforms import v2
-from tests.vision.cases import BOXES, FILE, functions, others, summary
+from tests.vision.cases import BOXES, FILE, functions, others, summary, warps
 
 EXPECTED = json.loads(FILE.read_text())
 
 
 def test_results_are_those_of_torchvision() -> None:
     wrong = []
-    for name, function in [*functions(calque, F), *others(calque, F, ops, utils)]:
+    for name, function in [*functions(calque, F), *warps(calque, F), *others(calque, F, ops, utils)]:
         shape, *sums = EXPECTED[name]
         found_shape, *found = summary(function())
         count = float(np.prod(shape))
@@ -36,7 +36,7 @@ def test_results_are_those_of_torchvision() -> None:
         allowed = 0.02 * count + 1 if whole else 2e-5 * count + 1e-5 * max(map(abs, sums))
         if found_shape != shape or any(abs(a - b) > allowed for a, b in zip(sums, found)):
             wrong.append((name, EXPECTED[name], found_shape, found))
-    assert not wrong and len(EXPECTED) > 150
+    assert not wrong and len(EXPECTED) > 250
 
 
 def test_boxes_that_cover_better_ones_go() -> None:
@@ -84,6 +84,23 @@ def test_a_part_comes_from_inside() -> None:
     [
         (lambda: F.normalize(calque.zeros(3, 2, 2, dtype=calque.uint8), [0.5], [0.5]), "expected a floating Tensor"),
         (lambda: F.normalize(calque.zeros(3, 2, 2), [0.5], [0.0]), "std evaluated to zero"),
+        (lambda: F.affine(calque.zeros(3, 8, 8), 0.0, [1], 1.0, 0.0), "translate as 2 finite numbers"),
+        (lambda: F.affine(calque.zeros(3, 8, 8), 0.0, [0, 0], 0.0, 0.0), "scale should be positive"),
+        (lambda: F.rotate(calque.zeros(3, 8, 8), float("nan")), "finite"),
+        (lambda: F.rotate(calque.zeros(3, 8, 8), 10, fill=[1, 2]), "one for each channel"),
+        (lambda: F.perspective(calque.zeros(3, 8, 8), [[0, 0]] * 4, [[0, 0]] * 4), "no three lie on a line"),
+        (lambda: F.posterize(calque.zeros(3, 8, 8), 9), "bits from 0 to 8"),
+        (lambda: F.equalize(calque.zeros(3, 8, 8, dtype=calque.int32)), "uint8"),
+        (lambda: F.solarize(calque.zeros(3, 8, 8), 2), "less than bound"),
+        (lambda: transforms.RandAugment(magnitude=31), "magnitude from 0 to 30"),
+        (lambda: transforms.AutoAugment("imagenet"), "not recognized"),  # type: ignore[arg-type]
+        (lambda: transforms.AugMix(severity=11), "between"),
+        (lambda: transforms.AugMix(alpha=0), "alpha above 0"),
+        (lambda: transforms.RandomAffine(-1), "must be positive"),
+        (lambda: transforms.RandomLighting(temperature=(9000, 3000)), "the lowest first"),
+        (lambda: transforms.RandomReflection(strength=1.5), "strength between 0 and 1"),
+        (lambda: transforms.RandomLighting(p=1.0)(calque.zeros(3, 8, 8, dtype=calque.int32)), "uint8 or floating"),
+        (lambda: transforms.RandomReflection(p=1.0)(calque.zeros(2, 8, 8)), "channels are grey"),
         (lambda: F.hflip([1]), "expected an image of Pillow's or a Tensor"),
         (lambda: F.gaussian_blur(calque.zeros(3, 8, 8), 4), "odd and positive"),
         (lambda: F.adjust_hue(calque.zeros(3, 8, 8), 0.7), "is not in"),

@@ -17,52 +17,33 @@ from typing import Any
 
 from calque import functional as T
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError
+from calque.base.errors import DTypeError
 from calque.base.text import shown, type_name
 from calque.functional.blame import publish as _publish
 from calque.functional.common import is_tensor
-from calque.functional.kinds import is_int
-from calque.nn.module import Module
 from calque.vision.transforms import functional
 from calque.vision.transforms import functional as F
+from calque.vision.transforms.base import Sometimes, Transform, below, between, limits, pair
 from calque.vision.transforms.functional import InterpolationMode
+from calque.vision.transforms.policies import AugMix, AutoAugment, AutoAugmentPolicy, RandAugment, TrivialAugmentWide
+from calque.vision.transforms.scenes import RandomLighting, RandomReflection
+from calque.vision.transforms.warps import (
+    RandomAdjustSharpness,
+    RandomAffine,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomPerspective,
+    RandomPosterize,
+    RandomSolarize,
+)
 
 __all__ = [
-    "CenterCrop", "ColorJitter", "Compose", "ConvertImageDtype", "FiveCrop", "GaussianBlur", "Grayscale", "InterpolationMode", "Lambda", "Normalize",
-    "PILToTensor", "Pad", "RandomApply", "RandomChoice", "RandomCrop", "RandomErasing", "RandomGrayscale", "RandomHorizontalFlip", "RandomInvert",
-    "RandomOrder", "RandomResizedCrop", "RandomRotation", "RandomVerticalFlip", "Resize", "ToPILImage", "ToTensor", "functional",
+    "AugMix", "AutoAugment", "AutoAugmentPolicy", "CenterCrop", "ColorJitter", "Compose", "ConvertImageDtype", "FiveCrop", "GaussianBlur",
+    "Grayscale", "InterpolationMode", "Lambda", "Normalize", "PILToTensor", "Pad", "RandAugment", "RandomAdjustSharpness", "RandomAffine",
+    "RandomApply", "RandomAutocontrast", "RandomChoice", "RandomCrop", "RandomEqualize", "RandomErasing", "RandomGrayscale", "RandomHorizontalFlip",
+    "RandomInvert", "RandomLighting", "RandomOrder", "RandomPerspective", "RandomPosterize", "RandomReflection", "RandomResizedCrop",
+    "RandomRotation", "RandomSolarize", "RandomVerticalFlip", "Resize", "ToPILImage", "ToTensor", "TrivialAugmentWide", "functional",
 ]  # fmt: skip
-
-
-def _chance() -> float:
-    """A number between 0 and 1."""
-    return float(T.rand(1).item())
-
-
-def _between(low: float, high: float) -> float:
-    return low + (high - low) * _chance()
-
-
-def _below(count: int) -> int:
-    """A number from 0 to count - 1."""
-    return int(T.randint(0, count, (1,)).item())
-
-
-def _pair(size: Any) -> tuple[int, int]:
-    if is_int(size):
-        return int(size), int(size)
-    if not isinstance(size, (tuple, list)) or len(size) not in (1, 2) or not all(is_int(n) for n in size):
-        raise ArgumentError(f"[transforms] expected a size as an int or as (height, width), got {shown(size)}")
-    return int(size[0]), int(size[-1])
-
-
-def _limits(owner: str, name: str, value: Any) -> tuple[Any, Any]:
-    """(lowest, highest) of a number that is drawn."""
-    if isinstance(value, (int, float)):
-        return value, value
-    if not isinstance(value, (tuple, list)) or len(value) != 2 or not all(isinstance(v, (int, float)) for v in value):
-        raise ArgumentError(f"[{owner}] expected {name} as a number or as (lowest, highest), got {shown(value)}")
-    return value[0], value[1]
 
 
 class Compose:
@@ -122,29 +103,7 @@ class Lambda:
         return self.lambd(img)
 
 
-def _text(value: Any) -> str:
-    """A setting as text: a way of interpolation by its name, numbers in four digits."""
-    if isinstance(value, InterpolationMode):
-        return str(value.value)
-    if isinstance(value, tuple):
-        return f"({', '.join(str(round(v, 4) if isinstance(v, (int, float)) else v) for v in value)})"
-    return str(value)
-
-
-class _Transform(Module):
-    """A transformation with settings, which its text shows."""
-
-    shown: tuple[str, ...] = (
-        "size", "mean", "std", "interpolation", "max_size", "scale", "ratio", "value", "inplace", "antialias", "p", "padding", "fill", "padding_mode",
-        "num_output_channels", "brightness", "contrast", "saturation", "hue", "kernel_size", "sigma", "degrees", "expand",
-    )  # fmt: skip
-
-    def extra_repr(self) -> str:
-        """The settings."""
-        return ", ".join(f"{key}={_text(value)}" for key, value in self.__dict__.items() if key in self.shown)
-
-
-class ConvertImageDtype(_Transform):
+class ConvertImageDtype(Transform):
     """`functional.convert_image_dtype`."""
 
     def __init__(self, dtype: dt.DType) -> None:
@@ -156,7 +115,7 @@ class ConvertImageDtype(_Transform):
         return F.convert_image_dtype(image, self.dtype)
 
 
-class Normalize(_Transform):
+class Normalize(Transform):
     """`functional.normalize`."""
 
     shown = ("mean", "std")
@@ -170,7 +129,7 @@ class Normalize(_Transform):
         return F.normalize(tensor, self.mean, self.std, self.inplace)
 
 
-class Resize(_Transform):
+class Resize(Transform):
     """`functional.resize`."""
 
     def __init__(
@@ -184,12 +143,12 @@ class Resize(_Transform):
         return F.resize(img, self.size, self.interpolation, self.max_size, self.antialias)
 
 
-class CenterCrop(_Transform):
+class CenterCrop(Transform):
     """`functional.center_crop`."""
 
     def __init__(self, size: Any) -> None:
         super().__init__()
-        self.size = _pair(size)
+        self.size = pair(size)
 
     def forward(self, img: Any) -> Any:
         """An image of the size."""
@@ -204,7 +163,7 @@ class FiveCrop(CenterCrop):
         return F.five_crop(img, self.size)
 
 
-class Pad(_Transform):
+class Pad(Transform):
     """`functional.pad`."""
 
     def __init__(self, padding: Any, fill: Any = 0, padding_mode: str = "constant") -> None:
@@ -216,14 +175,14 @@ class Pad(_Transform):
         return F.pad(img, self.padding, self.fill, self.padding_mode)
 
 
-class RandomCrop(_Transform):
+class RandomCrop(Transform):
     """A part of a size, anywhere; padding: borders before, pad_if_needed: more where the image is too small."""
 
     shown = ("size", "padding")
 
     def __init__(self, size: Any, padding: Any = None, pad_if_needed: bool = False, fill: Any = 0, padding_mode: str = "constant") -> None:
         super().__init__()
-        self.size, self.padding, self.pad_if_needed, self.fill, self.padding_mode = _pair(size), padding, pad_if_needed, fill, padding_mode
+        self.size, self.padding, self.pad_if_needed, self.fill, self.padding_mode = pair(size), padding, pad_if_needed, fill, padding_mode
 
     @staticmethod
     def get_params(img: Any, output_size: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -232,7 +191,7 @@ class RandomCrop(_Transform):
         height, width = output_size
         if h < height or w < width:
             raise ValueError(f"[RandomCrop] Required crop size {(height, width)} is larger than input image size {(h, w)}; pad it")
-        return _below(h - height + 1), _below(w - width + 1), height, width
+        return below(h - height + 1), below(w - width + 1), height, width
 
     def forward(self, img: Any) -> Any:
         """An image of the size."""
@@ -246,7 +205,7 @@ class RandomCrop(_Transform):
         return F.crop(img, *self.get_params(img, self.size))
 
 
-class RandomResizedCrop(_Transform):
+class RandomResizedCrop(Transform):
     """A part of a random area (scale) and form (ratio), in one size."""
 
     def __init__(
@@ -254,18 +213,18 @@ class RandomResizedCrop(_Transform):
         antialias: bool | None = True,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.size, self.scale, self.ratio, self.interpolation, self.antialias = _pair(size), scale, ratio, interpolation, antialias
+        self.size, self.scale, self.ratio, self.interpolation, self.antialias = pair(size), scale, ratio, interpolation, antialias
 
     @staticmethod
     def get_params(img: Any, scale: Any, ratio: Any) -> tuple[int, int, int, int]:
         """(top, left, height, width) by chance."""
         _, height, width = F.get_dimensions(img)
         for _ in range(10):
-            area = height * width * _between(scale[0], scale[1])
-            form = math.exp(_between(math.log(ratio[0]), math.log(ratio[1])))
+            area = height * width * between(scale[0], scale[1])
+            form = math.exp(between(math.log(ratio[0]), math.log(ratio[1])))
             w, h = round(math.sqrt(area * form)), round(math.sqrt(area / form))
             if 0 < w <= width and 0 < h <= height:
-                return _below(height - h + 1), _below(width - w + 1), h, w
+                return below(height - h + 1), below(width - w + 1), h, w
         w, h = width, height
         if width / height < min(ratio):
             h = round(w / min(ratio))
@@ -278,23 +237,7 @@ class RandomResizedCrop(_Transform):
         return F.resized_crop(img, *self.get_params(img, self.scale, self.ratio), self.size, self.interpolation, self.antialias)
 
 
-class _Sometimes(_Transform):
-    """Something that is done with a probability."""
-
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__()
-        self.p = p
-
-    def change(self, img: Any) -> Any:
-        """What is done."""
-        raise NotImplementedError
-
-    def forward(self, img: Any) -> Any:
-        """The image, changed or not."""
-        return self.change(img) if _chance() < self.p else img
-
-
-class RandomHorizontalFlip(_Sometimes):
+class RandomHorizontalFlip(Sometimes):
     """`functional.hflip` with a probability."""
 
     def change(self, img: Any) -> Any:
@@ -302,7 +245,7 @@ class RandomHorizontalFlip(_Sometimes):
         return F.hflip(img)
 
 
-class RandomVerticalFlip(_Sometimes):
+class RandomVerticalFlip(Sometimes):
     """`functional.vflip` with a probability."""
 
     def change(self, img: Any) -> Any:
@@ -310,7 +253,7 @@ class RandomVerticalFlip(_Sometimes):
         return F.vflip(img)
 
 
-class RandomInvert(_Sometimes):
+class RandomInvert(Sometimes):
     """`functional.invert` with a probability."""
 
     def change(self, img: Any) -> Any:
@@ -318,7 +261,7 @@ class RandomInvert(_Sometimes):
         return F.invert(img)
 
 
-class RandomGrayscale(_Sometimes):
+class RandomGrayscale(Sometimes):
     """Grey values in as many channels with a probability."""
 
     def __init__(self, p: float = 0.1) -> None:
@@ -329,7 +272,7 @@ class RandomGrayscale(_Sometimes):
         return F.rgb_to_grayscale(img, F.get_image_num_channels(img))
 
 
-class Grayscale(_Transform):
+class Grayscale(Transform):
     """`functional.rgb_to_grayscale`."""
 
     def __init__(self, num_output_channels: int = 1) -> None:
@@ -341,7 +284,7 @@ class Grayscale(_Transform):
         return F.rgb_to_grayscale(img, self.num_output_channels)
 
 
-class RandomApply(_Sometimes):
+class RandomApply(Sometimes):
     """Several transformations with a probability."""
 
     def __init__(self, transforms: Any, p: float = 0.5) -> None:
@@ -376,7 +319,7 @@ class RandomOrder(Compose):
         return img
 
 
-class ColorJitter(_Transform):
+class ColorJitter(Transform):
     """Brightness, contrast, saturation and hue changed by chance, in a random order: a number is how far from 1 (hue: from 0), a pair the limits."""
 
     def __init__(self, brightness: Any = 0, contrast: Any = 0, saturation: Any = 0, hue: Any = 0) -> None:
@@ -401,36 +344,36 @@ class ColorJitter(_Transform):
         for k in T.randperm(4).tolist():
             change, limits = changes[k]
             if limits is not None:
-                img = change(img, _between(*limits))
+                img = change(img, between(*limits))
         return img
 
 
-class RandomRotation(_Transform):
+class RandomRotation(Transform):
     """`functional.rotate` by an angle between limits: a number d means (-d, d)."""
 
     def __init__(self, degrees: Any, interpolation: Any = InterpolationMode.NEAREST, expand: bool = False, center: Any = None, fill: Any = 0) -> None:
         super().__init__()
-        self.degrees = (-degrees, degrees) if isinstance(degrees, (int, float)) else _limits("RandomRotation", "degrees", degrees)
+        self.degrees = (-degrees, degrees) if isinstance(degrees, (int, float)) else limits("RandomRotation", "degrees", degrees)
         self.interpolation, self.expand, self.center, self.fill = interpolation, expand, center, fill
 
     def forward(self, img: Any) -> Any:
         """The image, turned."""
-        return F.rotate(img, _between(*self.degrees), self.interpolation, self.expand, self.center, self.fill)
+        return F.rotate(img, between(*self.degrees), self.interpolation, self.expand, self.center, self.fill)
 
 
-class GaussianBlur(_Transform):
+class GaussianBlur(Transform):
     """`functional.gaussian_blur` with a sigma between limits."""
 
     def __init__(self, kernel_size: Any, sigma: Any = (0.1, 2.0)) -> None:
         super().__init__()
-        self.kernel_size, self.sigma = _pair(kernel_size), _limits("GaussianBlur", "sigma", sigma)
+        self.kernel_size, self.sigma = pair(kernel_size), limits("GaussianBlur", "sigma", sigma)
 
     def forward(self, img: Any) -> Any:
         """The image, smoothed."""
-        return F.gaussian_blur(img, self.kernel_size, _between(*self.sigma))
+        return F.gaussian_blur(img, self.kernel_size, between(*self.sigma))
 
 
-class RandomErasing(_Sometimes):
+class RandomErasing(Sometimes):
     """A random part of a tensor replaced by a value, one for each channel, or noise ("random")."""
 
     def __init__(self, p: float = 0.5, scale: Any = (0.02, 0.33), ratio: Any = (0.3, 3.3), value: Any = 0, inplace: bool = False) -> None:
@@ -443,14 +386,14 @@ class RandomErasing(_Sometimes):
             raise DTypeError(f"[RandomErasing] expected a Tensor, got {type_name(img)}; put it behind ToTensor()")
         channels, height, width = F.get_dimensions(img)
         for _ in range(10):
-            area, form = height * width * _between(*self.scale), math.exp(_between(math.log(self.ratio[0]), math.log(self.ratio[1])))
+            area, form = height * width * between(*self.scale), math.exp(between(math.log(self.ratio[0]), math.log(self.ratio[1])))
             h, w = round(math.sqrt(area * form)), round(math.sqrt(area / form))
             if h < height and w < width:
                 if self.value == "random":
                     value = T.randn(channels, h, w).to(img.dtype)
                 else:
                     value = T.tensor(self.value if isinstance(self.value, (tuple, list)) else [self.value]).to(img.dtype).reshape(-1, 1, 1)
-                return F.erase(img, _below(height - h + 1), _below(width - w + 1), h, w, value, self.inplace)
+                return F.erase(img, below(height - h + 1), below(width - w + 1), h, w, value, self.inplace)
         return img
 
 

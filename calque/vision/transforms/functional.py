@@ -6,8 +6,6 @@ Source of the formulas: torchvision documentation; ITU-R BT.601 for grey values.
 
 from __future__ import annotations
 
-import enum
-import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,124 +15,40 @@ import numpy as np
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.base.extras import need
 from calque.base.shapes import listed
-from calque.base.text import described, shown, type_name
+from calque.base.text import shown, type_name
 from calque.functional.blame import publish as _publish
 from calque.functional.common import is_tensor
 from calque.nn import functional as F
 from calque.tensor import Tensor
+from calque.vision.transforms.geometry import affine, perspective, rotate
+from calque.vision.transforms.images import (
+    FAR,
+    PILLOW,
+    InterpolationMode,
+    blend,
+    check_colours,
+    check_factor,
+    enhanced,
+    get_dimensions,
+    get_image_num_channels,
+    get_image_size,
+    is_tensor_image,
+    mode_of,
+    pil_to_tensor,
+    pillow,
+    pixels,
+    to_pil_image,
+    to_tensor,
+)
+from calque.vision.transforms.tones import adjust_sharpness, autocontrast, equalize, invert, posterize, solarize
 
 __all__ = [
-    "InterpolationMode", "adjust_brightness", "adjust_contrast", "adjust_hue", "adjust_saturation", "center_crop", "convert_image_dtype", "crop",
-    "erase", "five_crop", "gaussian_blur", "get_dimensions", "get_image_num_channels", "get_image_size", "hflip", "invert", "normalize", "pad",
-    "pil_to_tensor", "resize", "resized_crop", "rgb_to_grayscale", "rotate", "to_grayscale", "to_pil_image", "to_tensor", "vflip",
+    "InterpolationMode", "adjust_brightness", "adjust_contrast", "adjust_hue", "adjust_saturation", "adjust_sharpness", "affine", "autocontrast",
+    "center_crop", "convert_image_dtype", "crop", "equalize", "erase", "five_crop", "gaussian_blur", "get_dimensions", "get_image_num_channels",
+    "get_image_size", "hflip", "invert", "normalize", "pad", "perspective", "pil_to_tensor", "posterize", "resize", "resized_crop",
+    "rgb_to_grayscale", "rotate", "solarize", "to_grayscale", "to_pil_image", "to_tensor", "vflip",
 ]  # fmt: skip
-
-
-class InterpolationMode(enum.Enum):
-    """How values between pixels are found."""
-
-    NEAREST = "nearest"
-    NEAREST_EXACT = "nearest-exact"
-    BILINEAR = "bilinear"
-    BICUBIC = "bicubic"
-    BOX = "box"
-    HAMMING = "hamming"
-    LANCZOS = "lanczos"
-
-
-FAR = (1 << 31) - 1  # the most pixels of a side that Pillow counts
-
-_PILLOW = {"nearest": 0, "nearest-exact": 0, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5, "lanczos": 1}  # Pillow's numbers of its filters
-
-
-def pillow(what: str) -> Any:
-    """Pillow's module `PIL.Image`."""
-    return need("PIL.Image", "pillow", "vision", what)
-
-
-def is_pil(img: Any) -> bool:
-    """Whether an image is one of Pillow's."""
-    return any(kind.__module__.startswith("PIL.") for kind in type(img).__mro__)
-
-
-def _image(op: str, img: Any) -> bool:
-    """True for a tensor, False for an image of Pillow's; else `DTypeError`."""
-    if is_tensor(img):
-        return True
-    if not is_pil(img):
-        raise DTypeError(f"[{op}] expected an image of Pillow's or a Tensor, got {type_name(img)}; use to_tensor")
-    return False
-
-
-def get_dimensions(img: Any) -> list[int]:
-    """[channels, height, width]."""
-    if _image("get_dimensions", img):
-        return [1 if img.ndim == 2 else img.shape[-3], img.shape[-2], img.shape[-1]]
-    return [len(img.getbands()), img.height, img.width]
-
-
-def get_image_size(img: Any) -> list[int]:
-    """[width, height]."""
-    return get_dimensions(img)[:0:-1]
-
-
-def get_image_num_channels(img: Any) -> int:
-    """The number of channels."""
-    return get_dimensions(img)[0]
-
-
-def to_tensor(pic: Any) -> Tensor:
-    """An image of Pillow's, or an array (H, W) or (H, W, C), as a tensor (C, H, W); values of uint8 become float32 from 0 to 1."""
-    if isinstance(pic, np.ndarray):
-        if pic.ndim not in (2, 3):
-            raise ShapeError(f"[to_tensor] expected an array with 2 or 3 dims, got shape {pic.shape}; give one image")
-        values = pic[:, :, None] if pic.ndim == 2 else pic
-    elif is_pil(pic):
-        values = _values(pic)
-    else:
-        raise DTypeError(f"[to_tensor] expected an image of Pillow's or an array, got {type_name(pic)}; tensors stay as they are")
-    found = T.tensor(np.ascontiguousarray(values.transpose(2, 0, 1)))
-    return found.to(dt.get_default_dtype()) / 255 if values.dtype == np.uint8 else found
-
-
-def _values(pic: Any) -> Any:
-    """The pixels (H, W, C) of an image of Pillow's."""
-    kind = {"I": np.int32, "I;16": np.uint16, "F": np.float32}.get(pic.mode)
-    values = np.array(pic, kind, copy=True) if kind is not None else np.array(pic.convert("L") if pic.mode == "1" else pic, copy=True)
-    if pic.mode == "1":
-        values = 255 * (values > 0).astype(np.uint8)
-    if values.dtype == np.uint16:
-        values = values.astype(np.int32)
-    return values[:, :, None] if values.ndim == 2 else values
-
-
-def pil_to_tensor(pic: Any) -> Tensor:
-    """An image of Pillow's as a tensor (C, H, W) of the same numbers."""
-    if not is_pil(pic):
-        raise DTypeError(f"[pil_to_tensor] expected an image of Pillow's, got {type_name(pic)}; arrays are for to_tensor")
-    return T.tensor(np.ascontiguousarray(_values(pic).transpose(2, 0, 1)))
-
-
-def to_pil_image(pic: Any, mode: str | None = None) -> Any:
-    """A tensor (C, H, W) or (H, W), or an array (H, W, C), as an image of Pillow's. Floating values from 0 to 1 become 0 to 255."""
-    if not is_tensor(pic) and not isinstance(pic, np.ndarray):
-        raise DTypeError(f"[to_pil_image] expected a Tensor or an array, got {described(pic)}; an image of Pillow's is one already")
-    if pic.ndim not in (2, 3):
-        raise ShapeError(f"[to_pil_image] expected 2 or 3 dims, got shape {tuple(pic.shape)}; give one image")
-    if is_tensor(pic):
-        values = (pic if pic.ndim == 3 else pic.unsqueeze(0)).detach().cpu()
-        floating = values.dtype.is_floating_point and mode != "F"
-        array = (values * 255).to(dt.uint8).numpy() if floating else values.numpy()
-        array = array.transpose(1, 2, 0)
-    else:
-        array = pic if pic.ndim == 3 else pic[:, :, None]
-    if array.shape[2] not in (1, 2, 3, 4):
-        raise ShapeError(f"[to_pil_image] expected 1 to 4 channels, got {array.shape[2]}; choose some")
-    array = array[:, :, 0] if array.shape[2] == 1 else array
-    made = pillow("to_pil_image").fromarray(np.ascontiguousarray(array))
-    return made if mode is None or mode == made.mode else made.convert(mode)
 
 
 def convert_image_dtype(image: Tensor, dtype: dt.DType = dt.float32) -> Tensor:
@@ -197,13 +111,13 @@ def resize(
     img: Any, size: int | Sequence[int], interpolation: Any = InterpolationMode.BILINEAR, max_size: int | None = None, antialias: bool | None = True
 ) -> Any:
     """An image of another size: (height, width), or one number for the shorter side."""
-    mode = interpolation if isinstance(interpolation, InterpolationMode) else _mode_of(interpolation)
+    mode = interpolation if isinstance(interpolation, InterpolationMode) else mode_of(interpolation)
     _, height, width = get_dimensions(img)
     target = _resized(height, width, size, max_size)
     if target == (height, width):
         return img
-    if not _image("resize", img):
-        return img.resize(target[::-1], _PILLOW[mode.value])
+    if not is_tensor_image("resize", img):
+        return img.resize(target[::-1], PILLOW[mode.value])
     if mode.value not in ("nearest", "nearest-exact", "bilinear", "bicubic"):
         raise ArgumentError(f"[resize] expected nearest, bilinear or bicubic for a Tensor, got {mode.value}; use an image of Pillow's")
     smooth = mode.value in ("bilinear", "bicubic")
@@ -238,14 +152,6 @@ def _weights(count: int, new: int, cubic: bool, dtype: dt.DType) -> Tensor:
     return T.tensor(weights / weights.sum(1, keepdims=True)).to(dtype)
 
 
-def _mode_of(number: int) -> InterpolationMode:
-    """What a number of Pillow's means."""
-    if number not in range(6):
-        raise ArgumentError(f"[InterpolationMode] expected an InterpolationMode, or one of Pillow's numbers 0 to 5, got {described(number)}")
-    return {0: InterpolationMode.NEAREST, 1: InterpolationMode.LANCZOS, 2: InterpolationMode.BILINEAR, 3: InterpolationMode.BICUBIC,
-            4: InterpolationMode.BOX, 5: InterpolationMode.HAMMING}[number]  # fmt: skip
-
-
 def _borders(padding: Any) -> tuple[int, int, int, int]:
     """(left, top, right, bottom)."""
     values = listed("pad", "padding", padding)
@@ -261,8 +167,8 @@ def pad(img: Any, padding: int | Sequence[int], fill: float | Sequence[float] = 
     modes: dict[str, Any] = {"constant": "constant", "edge": "edge", "reflect": "reflect", "symmetric": "symmetric"}
     if padding_mode not in modes:
         raise ValueError(f"[pad] expected padding_mode as one of {', '.join(modes)}, got {shown(padding_mode)}; choose one")
-    if not _image("pad", img):
-        values = _values(img)
+    if not is_tensor_image("pad", img):
+        values = pixels(img)
         if min(left, top, right, bottom) < 0:
             raise ArgumentError(f"[pad] expected padding >= 0 for an image of Pillow's, got {shown(padding)}; use crop")
         if isinstance(fill, (tuple, list)) and len(fill) != values.shape[2]:
@@ -291,7 +197,7 @@ def pad(img: Any, padding: int | Sequence[int], fill: float | Sequence[float] = 
 
 def crop(img: Any, top: int, left: int, height: int, width: int) -> Any:
     """The part from (top, left) on; what lies outside is 0."""
-    if not _image("crop", img):
+    if not is_tensor_image("crop", img):
         return img.crop((left, top, left + width, top + height))
     _, h, w = get_dimensions(img)
     part = img[..., max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)]
@@ -336,31 +242,22 @@ def five_crop(img: Any, size: int | Sequence[int]) -> tuple[Any, ...]:
 
 def hflip(img: Any) -> Any:
     """Left and right exchanged."""
-    return img.flip(-1) if _image("hflip", img) else img.transpose(0)
+    return img.flip(-1) if is_tensor_image("hflip", img) else img.transpose(0)
 
 
 def vflip(img: Any) -> Any:
     """Top and bottom exchanged."""
-    return img.flip(-2) if _image("vflip", img) else img.transpose(1)
-
-
-def _most(img: Tensor) -> float:
-    return 1.0 if img.dtype.is_floating_point else float(dt.IInfo(img.dtype).max)
-
-
-def _blend(first: Tensor, second: Any, ratio: float) -> Tensor:
-    """ratio * first + (1 - ratio) * second, within the range of the type."""
-    return (ratio * first + (1.0 - ratio) * second).clamp(0, _most(first)).to(first.dtype)
+    return img.flip(-2) if is_tensor_image("vflip", img) else img.transpose(1)
 
 
 def rgb_to_grayscale(img: Any, num_output_channels: int = 1) -> Any:
     """Grey values, in 1 or 3 channels."""
     if num_output_channels not in (1, 3):
         raise ValueError(f"[rgb_to_grayscale] expected 1 or 3 channels, got {num_output_channels}; choose one of them")
-    if not _image("rgb_to_grayscale", img):
+    if not is_tensor_image("rgb_to_grayscale", img):
         grey = img.convert("L")
         return grey if num_output_channels == 1 else pillow("rgb_to_grayscale").merge("RGB", (grey, grey, grey))
-    _check_colours("rgb_to_grayscale", img)
+    check_colours("rgb_to_grayscale", img)
     if img.shape[-3] == 1:
         grey = img
     else:
@@ -374,57 +271,43 @@ def to_grayscale(img: Any, num_output_channels: int = 1) -> Any:
     return rgb_to_grayscale(img, num_output_channels)
 
 
-def _enhanced(name: str, img: Any, factor: float) -> Any:
-    return getattr(need("PIL.ImageEnhance", "pillow", "vision", name), name)(img).enhance(factor)
-
-
-def _check_factor(op: str, factor: float) -> None:
-    if factor < 0:
-        raise ValueError(f"[{op}] expected a factor of at least 0 (factor ({factor}) is not non-negative), got {factor}; 1 changes nothing")
-
-
-def _check_colours(op: str, img: Tensor) -> None:
-    if img.ndim < 3 or img.shape[-3] not in (1, 3):
-        raise ShapeError(f"[{op}] expected (..., 1 or 3, H, W), got shape {tuple(img.shape)}; its channels are grey, or red, green and blue")
-
-
 def adjust_brightness(img: Any, brightness_factor: float) -> Any:
     """0 is black, 1 the image, 2 twice as bright."""
-    _check_factor("adjust_brightness", brightness_factor)
-    return _blend(img, 0.0, brightness_factor) if _image("adjust_brightness", img) else _enhanced("Brightness", img, brightness_factor)
+    check_factor("adjust_brightness", brightness_factor)
+    return blend(img, 0.0, brightness_factor) if is_tensor_image("adjust_brightness", img) else enhanced("Brightness", img, brightness_factor)
 
 
 def adjust_contrast(img: Any, contrast_factor: float) -> Any:
     """0 is grey, 1 the image, 2 twice the contrast."""
-    _check_factor("adjust_contrast", contrast_factor)
-    if not _image("adjust_contrast", img):
-        return _enhanced("Contrast", img, contrast_factor)
+    check_factor("adjust_contrast", contrast_factor)
+    if not is_tensor_image("adjust_contrast", img):
+        return enhanced("Contrast", img, contrast_factor)
     grey = rgb_to_grayscale(img) if img.shape[-3] == 3 else img
     mean = grey.to(dt.float32 if not img.dtype.is_floating_point else img.dtype).mean((-3, -2, -1), keepdim=True)
-    return _blend(img, mean, contrast_factor)
+    return blend(img, mean, contrast_factor)
 
 
 def adjust_saturation(img: Any, saturation_factor: float) -> Any:
     """0 is black and white, 1 the image, 2 twice the colour."""
-    _check_factor("adjust_saturation", saturation_factor)
-    if not _image("adjust_saturation", img):
-        return _enhanced("Color", img, saturation_factor)
-    _check_colours("adjust_saturation", img)
-    return img if img.shape[-3] == 1 else _blend(img, rgb_to_grayscale(img), saturation_factor)
+    check_factor("adjust_saturation", saturation_factor)
+    if not is_tensor_image("adjust_saturation", img):
+        return enhanced("Color", img, saturation_factor)
+    check_colours("adjust_saturation", img)
+    return img if img.shape[-3] == 1 else blend(img, rgb_to_grayscale(img), saturation_factor)
 
 
 def adjust_hue(img: Any, hue_factor: float) -> Any:
     """Colours turned by a part of the circle, from -0.5 to 0.5."""
     if not -0.5 <= hue_factor <= 0.5:
         raise ValueError(f"[adjust_hue] hue_factor ({hue_factor}) is not in [-0.5, 0.5], got {hue_factor}; 0 changes nothing")
-    if not _image("adjust_hue", img):
+    if not is_tensor_image("adjust_hue", img):
         if img.mode in ("L", "1", "I", "F"):
             return img
         h, s, v = img.convert("HSV").split()
         turned = (np.array(h, np.int32) + int(hue_factor * 255)).astype(np.uint8)
         image = pillow("adjust_hue")
         return image.merge("HSV", (image.fromarray(turned), s, v)).convert(img.mode)
-    _check_colours("adjust_hue", img)
+    check_colours("adjust_hue", img)
     if img.shape[-3] == 1:
         return img
     kind = img.dtype
@@ -454,36 +337,6 @@ def _rgb(h: Tensor, s: Tensor, v: Tensor) -> Tensor:
     return T.stack([T.stack(row, 0).gather(0, index.unsqueeze(0)).squeeze(0) for row in table], -3)
 
 
-def invert(img: Any) -> Any:
-    """White is black."""
-    if not _image("invert", img):
-        return need("PIL.ImageOps", "pillow", "vision", "invert").invert(img)
-    return 1.0 - img if img.dtype.is_floating_point else dt.IInfo(img.dtype).max - img
-
-
-def rotate(img: Any, angle: float, interpolation: Any = InterpolationMode.NEAREST, expand: bool = False, center: Any = None, fill: Any = None) -> Any:
-    """Turned counter-clockwise by an angle in degrees."""
-    mode = interpolation if isinstance(interpolation, InterpolationMode) else _mode_of(interpolation)
-    if not _image("rotate", img):
-        return img.rotate(angle, _PILLOW[mode.value], expand, center, fillcolor=fill if fill is None or isinstance(fill, int) else tuple(fill))
-    if expand or center is not None:
-        raise ArgumentError("[rotate] expected expand=False and center=None for a Tensor, got others; use an image of Pillow's")
-    turn = math.radians(angle)
-    _, height, width = get_dimensions(img)
-    ratio = height / width
-    theta = T.tensor([[math.cos(turn), -math.sin(turn) * ratio, 0.0], [math.sin(turn) / ratio, math.cos(turn), 0.0]])
-    values = img.reshape(-1, *img.shape[-3:])
-    floating = values if values.dtype.is_floating_point else values.to(dt.float32)
-    count = floating.shape[0]
-    grid = F.affine_grid(theta.expand(count, 2, 3), [count, 1, height, width], align_corners=False).to(floating.dtype)
-    out = F.grid_sample(floating, grid, mode=mode.value, padding_mode="zeros", align_corners=False)
-    if fill not in (None, 0):
-        inside = F.grid_sample(T.ones_like(floating), grid, mode=mode.value, padding_mode="zeros", align_corners=False)
-        out = out + (1.0 - inside) * float(fill)
-    out = out.reshape(img.shape)
-    return out if img.dtype.is_floating_point else out.round().to(img.dtype)
-
-
 def gaussian_blur(img: Any, kernel_size: int | Sequence[int], sigma: float | Sequence[float] | None = None) -> Any:
     """Smoothed by a Gaussian window of odd sizes; sigma: 0.3 * ((size - 1) / 2 - 1) + 0.8 if not given."""
     sizes = listed("gaussian_blur", "kernel_size", kernel_size)
@@ -494,7 +347,7 @@ def gaussian_blur(img: Any, kernel_size: int | Sequence[int], sigma: float | Seq
     widths = widths * 2 if len(widths) == 1 else widths
     if len(widths) != 2 or not all(width > 0 for width in widths):
         raise ValueError(f"[gaussian_blur] expected sigma as one or two numbers above 0, got {shown(sigma)}; leave it out")
-    if not _image("gaussian_blur", img):
+    if not is_tensor_image("gaussian_blur", img):
         return to_pil_image(gaussian_blur(pil_to_tensor(img), sizes, widths), img.mode)
     kernels = []
     for size, width in zip(sizes, widths):

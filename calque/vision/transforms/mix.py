@@ -18,10 +18,10 @@ from calque.functional.common import is_tensor
 from calque.functional.kinds import is_int
 from calque.nn import functional as N
 from calque.tensor import Tensor
-from calque.vision.transforms import _below, _Transform
+from calque.vision.transforms.base import Transform, below
 
 
-class _Mixed(_Transform):
+class _Mixed(Transform):
     """Images `(N, C, H, W)` and labels `(N,)`, or shares of classes `(N, num_classes)`; the labels come back as shares."""
 
     shown = ("alpha", "num_classes")
@@ -83,7 +83,7 @@ class CutMix(_Mixed):
     def mix(self, images: Tensor, share: float) -> tuple[Tensor, float]:
         """A rectangle with its middle anywhere, as far as it lies inside."""
         height, width = images.shape[-2:]
-        x, y, half = _below(width), _below(height), 0.5 * math.sqrt(1 - share)
+        x, y, half = below(width), below(height), 0.5 * math.sqrt(1 - share)
         wide, high = int(half * width), int(half * height)
         left, right, top, bottom = max(x - wide, 0), min(x + wide, width), max(y - high, 0), min(y + high, height)
         mixed = T.clone(images)

@@ -8,7 +8,7 @@ from calque.base import dtypes as dt
 from calque.nn.modules.linear import Identity
 from calque.tensor import Tensor
 from calque.vision import transforms as first
-from calque.vision.transforms import _Transform
+from calque.vision.transforms.base import Transform
 from calque.vision.transforms.mix import CutMix, MixUp
 from calque.vision.transforms.v2 import functional
 
@@ -20,7 +20,7 @@ __all__ = [
 globals().update({name: getattr(first, name) for name in first.__all__ if name != "functional"})
 
 
-class ToImage(_Transform):
+class ToImage(Transform):
     """`functional.to_image`."""
 
     def forward(self, img: Any) -> Any:
@@ -28,7 +28,7 @@ class ToImage(_Transform):
         return functional.to_image(img)
 
 
-class ToDtype(_Transform):
+class ToDtype(Transform):
     """`functional.to_dtype`."""
 
     def __init__(self, dtype: dt.DType, scale: bool = False) -> None:

@@ -8,6 +8,7 @@ from calque import functional as T
 from calque.base import dtypes as dt
 from calque.functional.common import is_tensor
 from calque.vision.transforms import functional as first
+from calque.vision.transforms.images import is_pil
 
 __all__ = [
     *(name for name in first.__all__), "get_num_channels", "get_size", "grayscale_to_rgb", "horizontal_flip", "to_dtype", "to_image", "vertical_flip",
@@ -26,7 +27,7 @@ def to_image(inpt: Any) -> Any:
     """An image of Pillow's, an array (H, W, C) or a tensor as a tensor (C, H, W) of the same numbers."""
     if is_tensor(inpt):
         return inpt
-    if first.is_pil(inpt):
+    if is_pil(inpt):
         return first.pil_to_tensor(inpt)
     found = T.tensor(inpt)
     return found.unsqueeze(0) if found.ndim == 2 else found.permute(2, 0, 1)
