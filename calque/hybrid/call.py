@@ -33,6 +33,7 @@ from calque.run.capture import Capture, Changes, Counts, Script
 from calque.run.causes import guard_missed
 from calque.run.losses import ReplayedLoss
 from calque.run.macro import Macro
+from calque.run.macro_text import tree_of
 from calque.run.others import SECTION, Sharing, handed_over
 from calque.run.recorder import Storage, Trace, flush, local, record_from_here
 from calque.run.source import user_line
@@ -169,6 +170,25 @@ class Hybridized:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Hybridized, (self.function, None if self.roots[:1] == [self.function] else self.roots, self.fullgraph))
+
+    def recordings(self) -> str:
+        """What has been recorded of the calls, as text: for each set of arguments that calls differ in, the stretches of operations with what they read,
+        write and make, and the values on which they depend; or why there is none. Empty before the second call.
+
+        >>> double = calque.compile(lambda x: x * 2)
+        >>> for _ in range(3): y = double(calque.ones(200, 200)).sum().item()
+        >>> print(double.recordings())
+        call 1
+        expect $0 is %0
+        %1 = mul(%0, 2.0) : float32[200, 200]
+        new %1
+        """
+        found = []
+        for entry in [entry for entries in self.entries.values() for entry in entries]:
+            memory, number = entry.memory, len(found) + 1
+            trees = [text for level in memory.roots.values() if (text := tree_of([m for m in level if m.ready] or level))]
+            found.append("\n".join([f"call {number}{f': {memory.refused}' if memory.refused else ''}", *trees]))
+        return "\n\n".join([*found, *(f"not recorded: {reason}" for reason in self.refused.values())])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         state = local.state

@@ -393,3 +393,31 @@ def test_the_gradient_of_a_call_whose_result_was_read_is_a_recording() -> None:
     for k in range(6):
         step(k)
     assert replays(lambda: step(7)) == 2
+
+
+def test_recordings_are_text() -> None:
+    """Every way that calls went, with what it reads, writes and makes; why there is none; and numbers that are asked again."""
+    w = calque.ones(2, 2)
+
+    def branching(x: Any) -> Any:
+        y = x @ w * 0.5
+        w.mul_(1.5)
+        return y + 1 if y.sum() > 1 else y - 1
+
+    call = calque.compile(branching)
+    above, below = calque.tensor([[1.0, 1.0], [1.0, 1.0]]), calque.tensor([[-1.0, -1.0], [-1.0, -1.0]])
+    for x in (above, above, above, below, below, below):
+        call(x).sum().item()
+    text = call.recordings()
+    for line in ("matmul(%0, %1) : float32[2, 2]", "mul(%2, 0.5) : float32[2, 2]", "$1 becomes %4", "flush: bool", "read $3  # "):
+        assert line in text
+    assert "if it is True:\n  %0 = input($2) : float32[2, 2]\n  %1 = add(%0, 1.0)" in text and "if it is False:" in text
+    printing = calque.compile(lambda x: print(x.item(), end=""))
+    assert printing.recordings() == ""
+    for _ in range(3):
+        printing(calque.ones(()))
+    assert printing.recordings() == "not recorded: calls print()"
+    noisy = calque.compile(lambda x: nn.functional.dropout(x * x.sum().item(), 0.5))
+    for _ in range(4):
+        noisy(calque.ones(300, 300)).sum().item()
+    assert "read $1, as a number" in noisy.recordings() and "number 0" in noisy.recordings()
