@@ -172,8 +172,8 @@ class Hybridized:
         return (Hybridized, (self.function, None if self.roots[:1] == [self.function] else self.roots, self.fullgraph))
 
     def recordings(self) -> str:
-        """What has been recorded of the calls, as text: for each set of arguments that calls differ in, the stretches of operations with what they read,
-        write and make, and the values on which they depend; or why there is none. Empty before the second call.
+        """What has been recorded of the calls, as text: for each set of arguments that calls differ in, the stretches of operations with what they
+        read, write and make, and the values on which they depend; or why there is none. Empty before the second call.
 
         >>> double = calque.compile(lambda x: x * 2)
         >>> for _ in range(3): y = double(calque.ones(200, 200)).sum().item()
@@ -183,7 +183,7 @@ class Hybridized:
         %1 = mul(%0, 2.0) : float32[200, 200]
         new %1
         """
-        found = []
+        found: list[str] = []
         for entry in [entry for entries in self.entries.values() for entry in entries]:
             memory, number = entry.memory, len(found) + 1
             trees = [text for level in memory.roots.values() if (text := tree_of([m for m in level if m.ready] or level))]

@@ -15,7 +15,8 @@ _STANDS = {
 
 
 def text_of(macro: Macro) -> str:
-    """One stretch. `$k` is cell k: an argument, something that the function reaches, or a storage that the call has made; `%k` is slot k of the trace."""
+    """One stretch. `$k` is cell k: an argument, something that the function reaches, or a storage that the call has made; `%k` is slot k of the
+    trace."""
     return "\n".join(_lines(macro))
 
 
