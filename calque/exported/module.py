@@ -154,6 +154,17 @@ class Exported(Module):
         """
         import_module("calque.exported.onnx.write").write_onnx(self, f, entry, opset, (input_names, output_names))
 
+    def stablehlo(self, entry: str | None = None, sizes: dict[str, int] | None = None) -> str:
+        """An entry (default: "forward", or the first) as the text of a StableHLO module, for XLA and what else reads it; needs the package
+        `jax`, which writes it.
+
+        sizes: a number for each free size. The arguments of its function `main` are the entry's inputs, then the parameters and buffers that it
+        reads, its results those of the entry, then new values of the buffers that it writes; comments at its beginning name them in order. Indices
+        are not checked as they are here. Raises ExportError, with the line, for what is computed by NumPy and for types that are only stored,
+        ArgumentError for sizes that are missing or out of range.
+        """
+        return str(import_module("calque.exported.stablehlo").stablehlo_text(self, entry, sizes or {}))
+
     def compile(  # type: ignore[override]
         self, folder: str | os.PathLike[str], target: str = "", *, name: str = "model", sizes: dict[str, int | list[int]] | None = None,
         cpu: str = "", weights: str = "inside", entries: list[str] | None = None, linker: str | bool = True, wheel: bool = False,

@@ -196,17 +196,20 @@ class Lowering:
         return tuple(classes), strides
 
     def _vector(self) -> str:
-        """The axis with the most unit-stride accesses. Indexed writes keep R in order, so only P may be vectorised; a short R (a pooling
-        window) would leave most lanes empty."""
+        """The axis with the most unit-stride accesses, among those of the innermost loop if any of them has one: what does not vary along a long R
+        is read once for all of it. Indexed writes keep R in order, so only P may be vectorised; a short R (a pooling window) would leave most
+        lanes empty."""
         draft = self.draft
+        rows = {d for d, _ in self.r_dims} if prod(e for _, e in self.r_dims) > SHORT_R else set()
+        inner = [a for a in self.addresses if not rows or any(d in rows for d, _ in a.form[1])]
         ordered = any(draft.instrs[k][0] in ("store_at", "add_at") for _, ids in self.stages for k in ids)
 
-        def score(dims: list[tuple[int, int]]) -> int:
+        def score(dims: list[tuple[int, int]], addresses: list[Address]) -> int:
             if not dims:
                 return -1
             d = dims[-1][0]
             points = 0
-            for a in self.addresses:
+            for a in addresses:
                 c = dict(a.form[1]).get(d, 0)
                 weight = len(a.form[1])
                 if c == 1:
@@ -215,7 +218,10 @@ class Lowering:
                     points -= weight
             return points
 
-        p, r = score(self.p_dims), -1 if ordered else score(self.r_dims)
+        for among in (inner, list(self.addresses)):
+            p, r = score(self.p_dims, among), -1 if ordered else score(self.r_dims, among)
+            if max(p, r) > 0:
+                break
         if self.r_dims and self.p_dims and self.r_dims[-1][1] <= SHORT_R < self.p_dims[-1][1]:
             return "p"
         if max(p, r) < 0 and not (self.p_dims and not self.r_dims):
