@@ -37,8 +37,8 @@ class Int8Linear(Module):
     >>> layer = calque.nn.utils.quantize_(calque.nn.Linear(3, 2))
     >>> layer
     Int8Linear(in_features=3, out_features=2, bias=True)
-    >>> layer.weight_int8.dtype, tuple(layer(calque.ones(5, 3)).shape)
-    (calque.int8, (5, 2))
+    >>> layer.weight_int8.dtype is calque.int8, tuple(layer(calque.ones(5, 3)).shape)
+    (True, (5, 2))
     """
 
     in_features: int
