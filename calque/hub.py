@@ -10,42 +10,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import os
 import sys
-import tempfile
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
-from calque.base.config import settings
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.functional.blame import publish as _publish
-from calque.io import load as _load
+from calque.io.fetch import download_url_to_file, get_dir, load_state_dict_from_url, set_dir
 
 __all__ = ["download_url_to_file", "get_dir", "help", "list", "load", "load_state_dict_from_url", "set_dir"]
 
 CONFIGURATION = "hubconf.py"
-
-
-class _Chosen:
-    """The folder that was chosen."""
-
-    folder: str | None = None
-
-
-def get_dir() -> str:
-    """The folder for downloads: `hub` beside the cache of compiled programs, unless `set_dir` chose another."""
-    return _Chosen.folder or str(settings.cache_dir.parent / "hub")
-
-
-def set_dir(d: str | os.PathLike[str]) -> None:
-    """Keep downloads in a folder."""
-    _Chosen.folder = os.path.expanduser(os.fspath(d))
 
 
 def _offered(repo_or_dir: Any, source: str) -> Any:
@@ -99,38 +77,6 @@ def load(
 ) -> Any:  # fmt: skip
     """What a function of `hubconf.py` in a folder gives for these arguments. source: "local"; repositories are not fetched."""
     return _entry(_offered(repo_or_dir, source), model)(*args, **kwargs)
-
-
-def download_url_to_file(url: str, dst: Any, hash_prefix: str | None = None, progress: bool = True) -> None:
-    """Fetch a file. hash_prefix: how its SHA-256 begins; else `RuntimeError`. It is there whole or not at all."""
-    target = Path(os.path.expanduser(dst))
-    digest = hashlib.sha256()
-    handle, part = tempfile.mkstemp(dir=target.parent, prefix=target.name)
-    try:
-        with os.fdopen(handle, "wb") as file, urllib.request.urlopen(url) as answer:
-            while chunk := answer.read(1 << 17):
-                digest.update(chunk)
-                file.write(chunk)
-        if hash_prefix is not None and not digest.hexdigest().startswith(hash_prefix):
-            raise RuntimeError(f"[hub] invalid hash value (expected {hash_prefix!r}, got {digest.hexdigest()!r}); fetch it again")
-        os.replace(part, target)
-    finally:
-        if os.path.exists(part):
-            os.remove(part)
-
-
-def load_state_dict_from_url(
-    url: str, model_dir: str | None = None, map_location: Any = None, progress: bool = True, check_hash: bool = False, file_name: str | None = None,
-    weights_only: bool = True,
-) -> Any:  # fmt: skip
-    """`calque.load` of a file that is fetched once and kept in `model_dir` (`get_dir()/checkpoints`). check_hash: its name ends in -<hash>."""
-    folder = Path(model_dir) if model_dir is not None else Path(get_dir()) / "checkpoints"
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / (file_name or os.path.basename(urlparse(url).path))
-    if not target.exists():
-        wanted = target.stem.rpartition("-")[2] if check_hash else None
-        download_url_to_file(url, target, wanted, progress)
-    return _load(str(target), map_location=map_location)
 
 
 _publish(sys.modules[__name__])

@@ -13,7 +13,10 @@ from calque.base.errors import ArgumentError, CheckpointNotFoundError
 from calque.base.text import nearest, shown, type_name
 from calque.vision import models
 
-IMAGE_MODELS = ("cnn", *(n for n in models.__all__ if n.islower() and callable(getattr(models, n))))
+# Those that take images of any size and give one row of scores.
+_OTHERS = ("googlenet", "inception_v3", "unet")
+_NAMES = [n for n in models.__all__ if n.islower() and callable(getattr(models, n)) and n not in _OTHERS and not n.startswith("vit_")]
+IMAGE_MODELS = ("cnn", *sorted(_NAMES, key=lambda n: (not n.startswith("mobilenet"), n)))
 TABLE_MODELS = ("mlp", "linear")
 TABLES = (".csv", ".tsv", ".parquet")
 RECIPE_NAME = "recipe.toml"  # in the folder of a run

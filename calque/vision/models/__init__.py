@@ -3,29 +3,70 @@
 import sys
 
 from calque.functional.blame import publish as _publish
+from calque.vision.models.alexnet import AlexNet, SqueezeNet, alexnet, squeezenet1_0, squeezenet1_1
 from calque.vision.models.densenet import DenseNet, densenet121, densenet161, densenet169, densenet201
-from calque.vision.models.mobilenet import MobileNetV2, mobilenet_v2
-from calque.vision.models.resnet import BasicBlock, Bottleneck, ResNet, resnet18, resnet34, resnet50, resnet101, resnet152
-from calque.vision.models.vgg import VGG, vgg11, vgg11_bn, vgg13, vgg13_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
-from calque.vision.models.weights import (
-    MobileNet_V2_Weights,
-    ResNet18_Weights,
-    ResNet34_Weights,
-    ResNet50_Weights,
-    ResNet101_Weights,
-    ResNet152_Weights,
-    VGG11_Weights,
-    VGG13_Weights,
-    VGG16_Weights,
-    VGG19_Weights,
+from calque.vision.models.efficientnet import (
+    EfficientNet,
+    MobileNetV3,
+    efficientnet_b0,
+    efficientnet_b1,
+    efficientnet_b2,
+    efficientnet_b3,
+    efficientnet_b4,
+    efficientnet_b5,
+    efficientnet_b6,
+    efficientnet_b7,
+    efficientnet_v2_l,
+    efficientnet_v2_m,
+    efficientnet_v2_s,
+    mobilenet_v3_large,
+    mobilenet_v3_small,
 )
+from calque.vision.models.inception import GoogLeNet, GoogLeNetOutputs, Inception3, InceptionOutputs, googlenet, inception_v3
+from calque.vision.models.mobilenet import MobileNetV2, mobilenet_v2
+from calque.vision.models.resnet import (
+    BasicBlock,
+    Bottleneck,
+    ResNet,
+    resnet18,
+    resnet34,
+    resnet50,
+    resnet101,
+    resnet152,
+    resnext50_32x4d,
+    resnext101_32x8d,
+    resnext101_64x4d,
+    wide_resnet50_2,
+    wide_resnet101_2,
+)
+from calque.vision.models.transformer import (
+    ConvNeXt,
+    VisionTransformer,
+    convnext_base,
+    convnext_large,
+    convnext_small,
+    convnext_tiny,
+    vit_b_16,
+    vit_b_32,
+    vit_h_14,
+    vit_l_16,
+    vit_l_32,
+)
+from calque.vision.models.unet import UNet, unet
+from calque.vision.models.vgg import VGG, vgg11, vgg11_bn, vgg13, vgg13_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
+from calque.vision.models.weights import CLASSES
 
 __all__ = [
-    "MobileNetV2", "mobilenet_v2", "MobileNet_V2_Weights",
-    "DenseNet", "densenet121", "densenet161", "densenet169", "densenet201",
-    "BasicBlock", "Bottleneck", "ResNet", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "VGG", "vgg11", "vgg11_bn", "vgg13",
-    "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn", "ResNet18_Weights", "ResNet34_Weights", "ResNet50_Weights",
-    "ResNet101_Weights", "ResNet152_Weights", "VGG11_Weights", "VGG13_Weights", "VGG16_Weights", "VGG19_Weights",
+    "AlexNet", "BasicBlock", "Bottleneck", "ConvNeXt", "DenseNet", "EfficientNet", "GoogLeNet", "GoogLeNetOutputs", "Inception3",
+    "InceptionOutputs", "MobileNetV2", "MobileNetV3", "ResNet", "SqueezeNet", "UNet", "VGG", "VisionTransformer", "alexnet", "convnext_base",
+    "convnext_large", "convnext_small", "convnext_tiny", "densenet121", "densenet161", "densenet169", "densenet201", "efficientnet_b0",
+    "efficientnet_b1", "efficientnet_b2", "efficientnet_b3", "efficientnet_b4", "efficientnet_b5", "efficientnet_b6", "efficientnet_b7",
+    "efficientnet_v2_l", "efficientnet_v2_m", "efficientnet_v2_s", "googlenet", "inception_v3", "mobilenet_v2", "mobilenet_v3_large",
+    "mobilenet_v3_small", "resnet101", "resnet152", "resnet18", "resnet34", "resnet50", "resnext101_32x8d", "resnext101_64x4d",
+    "resnext50_32x4d", "squeezenet1_0", "squeezenet1_1", "unet", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19",
+    "vgg19_bn", "vit_b_16", "vit_b_32", "vit_h_14", "vit_l_16", "vit_l_32", "wide_resnet101_2", "wide_resnet50_2", *CLASSES,
 ]  # fmt: skip
+
+globals().update(CLASSES)
 
 _publish(sys.modules[__name__])

@@ -8,10 +8,9 @@ from typing import Any
 from calque import functional as T
 from calque import nn
 from calque.autograd.checkpoint import checkpoint
-from calque.base.errors import ArgumentError
-from calque.base.text import shown
 from calque.nn import functional as F
 from calque.tensor import Tensor
+from calque.vision.models.weights import maker
 
 __all__ = ["DenseNet", "densenet121", "densenet161", "densenet169", "densenet201"]
 
@@ -110,15 +109,9 @@ class DenseNet(nn.Module):
 
 
 def _make(depth: int) -> Any:
-    def build(*, weights: Any = None, progress: bool = True, **options: Any) -> DenseNet:
-        if weights is not None:
-            raise ArgumentError(f"[densenet{depth}] expected weights=None, got {shown(weights)}: nothing is fetched; use model.load_state_dict")
-        blocks, growth, first = SIZES[depth]
-        return DenseNet(growth, blocks, first, **options)
-
-    build.__name__ = build.__qualname__ = f"densenet{depth}"
-    build.__doc__ = f"DenseNet with {depth} layers; options are those of `DenseNet`."
-    return build
+    blocks, growth, first = SIZES[depth]
+    text = f"DenseNet with {depth} layers; options are those of `DenseNet`."
+    return maker(f"densenet{depth}", lambda **options: DenseNet(growth, blocks, first, **options), text)
 
 
 densenet121, densenet161, densenet169, densenet201 = (_make(depth) for depth in SIZES)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from calque import nn
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.tensor import Tensor
+from calque.vision.models.weights import maker
 from calque.vision.ops.misc import Conv2dNormActivation
 
 __all__ = ["InvertedResidual", "MobileNetV2", "mobilenet_v2"]
@@ -17,7 +17,7 @@ __all__ = ["InvertedResidual", "MobileNetV2", "mobilenet_v2"]
 SETTINGS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
-def _divisible(channels: float, by: int) -> int:
+def divisible(channels: float, by: int) -> int:
     """The nearest multiple of `by` that is not below nine tenths of `channels`."""
     found = max(by, int(channels + by / 2) // by * by)
     return found + by if found < 0.9 * channels else found
@@ -58,11 +58,11 @@ class MobileNetV2(nn.Module):
         if not rows or any(len(row) != 4 for row in rows):
             raise ArgumentError(f"[MobileNetV2] inverted_residual_setting should be non-empty or a 4-element list, got {shown(rows)}")
         norm, made = norm_layer or nn.BatchNorm2d, block or InvertedResidual
-        channels = _divisible(32 * width_mult, round_nearest)
-        self.last_channel = _divisible(1280 * max(1.0, width_mult), round_nearest)
+        channels = divisible(32 * width_mult, round_nearest)
+        self.last_channel = divisible(1280 * max(1.0, width_mult), round_nearest)
         features: list[nn.Module] = [Conv2dNormActivation(3, channels, stride=2, norm_layer=norm, activation_layer=nn.ReLU6)]
         for expansion, width, blocks, stride in rows:
-            out = _divisible(width * width_mult, round_nearest)
+            out = divisible(width * width_mult, round_nearest)
             for k in range(blocks):
                 features.append(made(channels, out, stride if k == 0 else 1, expand_ratio=expansion, norm_layer=norm))
                 channels = out
@@ -82,13 +82,4 @@ class MobileNetV2(nn.Module):
         return self.classifier(self.features(x).mean((2, 3)))  # type: ignore[no-any-return]
 
 
-def mobilenet_v2(*, weights: Any = None, progress: bool = True, **options: Any) -> MobileNetV2:
-    """MobileNet V2; options are those of `MobileNetV2`. No weights are fetched.
-
-    >>> import calque
-    >>> sum(p.numel() for p in calque.vision.models.mobilenet_v2().parameters())
-    3504872
-    """
-    if weights is not None:
-        raise ArgumentError(f"[mobilenet_v2] expected weights=None, got {shown(weights)}: nothing is fetched; use model.load_state_dict")
-    return MobileNetV2(**options)
+mobilenet_v2 = maker("mobilenet_v2", MobileNetV2, "MobileNet V2; options are those of `MobileNetV2`.")

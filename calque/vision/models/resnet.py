@@ -10,12 +10,27 @@ from calque import functional as T
 from calque import nn
 from calque.base.errors import ArgumentError
 from calque.tensor import Tensor
+from calque.vision.models.weights import maker
 
-__all__ = ["BasicBlock", "Bottleneck", "ResNet", "resnet101", "resnet152", "resnet18", "resnet34", "resnet50"]
+__all__ = [
+    "BasicBlock",
+    "Bottleneck",
+    "ResNet",
+    "resnet101",
+    "resnet152",
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnext101_32x8d",
+    "resnext101_64x4d",
+    "resnext50_32x4d",
+    "wide_resnet101_2",
+    "wide_resnet50_2",
+]
 
 
-def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> Any:
-    return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+def _conv3x3(inputs: int, outputs: int, stride: int = 1, groups: int = 1) -> Any:
+    return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, groups=groups, bias=False)
 
 
 def _conv1x1(inputs: int, outputs: int, stride: int = 1) -> Any:
@@ -27,8 +42,10 @@ class BasicBlock(nn.Module):
 
     expansion = 1
 
-    def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None) -> None:
+    def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None, groups: int = 1, base_width: int = 64) -> None:
         super().__init__()
+        if groups != 1 or base_width != 64:
+            raise ArgumentError(f"[BasicBlock] BasicBlock only supports groups=1 and base_width=64, got {groups} and {base_width}; use Bottleneck")
         self.conv1 = _conv3x3(inplanes, planes, stride)
         self.bn1 = nn.BatchNorm2d(planes)
         self.relu = nn.ReLU(inplace=True)
@@ -49,13 +66,14 @@ class Bottleneck(nn.Module):
 
     expansion = 4
 
-    def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None) -> None:
+    def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None, groups: int = 1, base_width: int = 64) -> None:
         super().__init__()
-        self.conv1 = _conv1x1(inplanes, planes)
-        self.bn1 = nn.BatchNorm2d(planes)
-        self.conv2 = _conv3x3(planes, planes, stride)
-        self.bn2 = nn.BatchNorm2d(planes)
-        self.conv3 = _conv1x1(planes, planes * self.expansion)
+        width = int(planes * (base_width / 64.0)) * groups
+        self.conv1 = _conv1x1(inplanes, width)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = _conv3x3(width, width, stride, groups)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = _conv1x1(width, planes * self.expansion)
         self.bn3 = nn.BatchNorm2d(planes * self.expansion)
         self.relu = nn.ReLU(inplace=True)
         self.downsample = downsample
@@ -78,8 +96,12 @@ class ResNet(nn.Module):
     11689512
     """
 
-    def __init__(self, block: Any, layers: Sequence[int], num_classes: int = 1000, zero_init_residual: bool = False) -> None:
+    def __init__(
+        self, block: Any, layers: Sequence[int], num_classes: int = 1000, zero_init_residual: bool = False, groups: int = 1,
+        width_per_group: int = 64,
+    ) -> None:  # fmt: skip
         super().__init__()
+        self.grouping = {} if groups == 1 and width_per_group == 64 else {"groups": groups, "base_width": width_per_group}
         self.inplanes = 64
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
@@ -108,9 +130,9 @@ class ResNet(nn.Module):
         downsample = None
         if stride != 1 or self.inplanes != planes * block.expansion:
             downsample = nn.Sequential(_conv1x1(self.inplanes, planes * block.expansion, stride), nn.BatchNorm2d(planes * block.expansion))
-        layers = [block(self.inplanes, planes, stride, downsample)]
+        layers = [block(self.inplanes, planes, stride, downsample, **self.grouping)]
         self.inplanes = planes * block.expansion
-        layers += [block(self.inplanes, planes) for _ in range(1, blocks)]
+        layers += [block(self.inplanes, planes, **self.grouping) for _ in range(1, blocks)]
         return nn.Sequential(*layers)
 
     blocks_of_forward = ("stem",)  # for `calque.memory.fit`
@@ -125,15 +147,9 @@ class ResNet(nn.Module):
         return self.fc(T.flatten(self.avgpool(x), 1))  # type: ignore[no-any-return]
 
 
-def _maker(name: str, block: Any, layers: Sequence[int]) -> Callable[..., ResNet]:
-    def make(*, weights: Any = None, pretrained: bool = False, progress: bool = True, **options: Any) -> ResNet:
-        if weights is not None or pretrained:
-            raise ArgumentError(f"[{name}] pretrained weights are not shipped; load a state dict with model.load_state_dict(...) instead")
-        return ResNet(block, layers, **options)
-
-    make.__name__ = make.__qualname__ = name
-    make.__doc__ = f"ResNet-{name[6:]}: {block.__name__}, {list(layers)} blocks per stage."
-    return make
+def _maker(name: str, block: Any, layers: Sequence[int], **fixed: int) -> Callable[..., ResNet]:
+    text = f"{name}: {block.__name__}, {list(layers)} blocks per stage; options are those of `ResNet`."
+    return maker(name, lambda **options: ResNet(block, layers, **{**fixed, **options}), text)  # type: ignore[no-any-return, arg-type]
 
 
 resnet18 = _maker("resnet18", BasicBlock, (2, 2, 2, 2))
@@ -141,3 +157,8 @@ resnet34 = _maker("resnet34", BasicBlock, (3, 4, 6, 3))
 resnet50 = _maker("resnet50", Bottleneck, (3, 4, 6, 3))
 resnet101 = _maker("resnet101", Bottleneck, (3, 4, 23, 3))
 resnet152 = _maker("resnet152", Bottleneck, (3, 8, 36, 3))
+resnext50_32x4d = _maker("resnext50_32x4d", Bottleneck, (3, 4, 6, 3), groups=32, width_per_group=4)
+resnext101_32x8d = _maker("resnext101_32x8d", Bottleneck, (3, 4, 23, 3), groups=32, width_per_group=8)
+resnext101_64x4d = _maker("resnext101_64x4d", Bottleneck, (3, 4, 23, 3), groups=64, width_per_group=4)
+wide_resnet50_2 = _maker("wide_resnet50_2", Bottleneck, (3, 4, 6, 3), width_per_group=128)
+wide_resnet101_2 = _maker("wide_resnet101_2", Bottleneck, (3, 4, 23, 3), width_per_group=128)

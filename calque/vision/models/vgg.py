@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from calque import nn
-from calque.base.errors import ArgumentError
-from calque.base.text import shown
 from calque.tensor import Tensor
+from calque.vision.models.weights import maker
 
 __all__ = ["VGG", "make_layers", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn"]
 
@@ -66,14 +65,9 @@ def _features(depth: int, norm: bool) -> nn.Module:
 
 
 def _make(depth: int, norm: bool) -> Any:
-    def build(*, weights: Any = None, progress: bool = True, **options: Any) -> VGG:
-        if weights is not None:
-            raise ArgumentError(f"[vgg{depth}] expected weights=None, got {shown(weights)}: nothing is fetched; use model.load_state_dict")
-        return VGG(_features(depth, norm), **options)
-
-    build.__name__ = build.__qualname__ = f"vgg{depth}{'_bn' if norm else ''}"
-    build.__doc__ = f"VGG with {depth} layers{' and batch norm' if norm else ''}; options are those of `VGG`."
-    return build
+    name = f"vgg{depth}{'_bn' if norm else ''}"
+    text = f"VGG with {depth} layers{' and batch norm' if norm else ''}; options are those of `VGG`."
+    return maker(name, lambda **options: VGG(_features(depth, norm), **options), text)
 
 
 vgg11, vgg13, vgg16, vgg19 = (_make(depth, False) for depth in BLOCKS)

@@ -1,32 +1,200 @@
-"""Names of trained weights, as in `torchvision.models`. Nothing is fetched: load them from a file with `load_state_dict`."""
+"""Trained weights under the names of `torchvision.models`, and what a model's `weights=` may be."""
 
 from __future__ import annotations
 
 import enum
+import os
+import re
+from collections.abc import Callable
 from typing import Any
 
-from calque.base.errors import ArgumentError
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, StateDictError
+from calque.base.text import shown
+from calque.functional.common import is_tensor
+from calque.io import load
+from calque.io.fetch import cached_hub, cached_url
+from calque.vision.transforms import CenterCrop, Compose, ConvertImageDtype, InterpolationMode, Normalize, Resize
+from calque.vision.transforms.functional import pil_to_tensor
 
-__all__ = [
-    "MobileNet_V2_Weights",
-    "ResNet101_Weights", "ResNet152_Weights", "ResNet18_Weights", "ResNet34_Weights", "ResNet50_Weights", "VGG11_Weights", "VGG13_Weights",
-    "VGG16_Weights", "VGG19_Weights",
-]  # fmt: skip
+_PLACE = "https://download.pytorch.org/models/"
+
+# Model, class of its weights, their name (* the default), their file with its hash, the pixels of the crop and of the shorter side before.
+_TABLE = """
+alexnet AlexNet IMAGENET1K_V1* alexnet-owt-7be5be79.pth 224 256
+convnext_base ConvNeXt_Base IMAGENET1K_V1* convnext_base-6075fbad.pth 224 232
+convnext_large ConvNeXt_Large IMAGENET1K_V1* convnext_large-ea097f82.pth 224 232
+convnext_small ConvNeXt_Small IMAGENET1K_V1* convnext_small-0c510722.pth 224 230
+convnext_tiny ConvNeXt_Tiny IMAGENET1K_V1* convnext_tiny-983f1562.pth 224 236
+densenet121 DenseNet121 IMAGENET1K_V1* densenet121-a639ec97.pth 224 256
+densenet161 DenseNet161 IMAGENET1K_V1* densenet161-8d451a50.pth 224 256
+densenet169 DenseNet169 IMAGENET1K_V1* densenet169-b2777c0a.pth 224 256
+densenet201 DenseNet201 IMAGENET1K_V1* densenet201-c1103571.pth 224 256
+efficientnet_b0 EfficientNet_B0 IMAGENET1K_V1* efficientnet_b0_rwightman-7f5810bc.pth 224 256 bicubic
+efficientnet_b1 EfficientNet_B1 IMAGENET1K_V1 efficientnet_b1_rwightman-bac287d4.pth 240 256 bicubic
+efficientnet_b1 EfficientNet_B1 IMAGENET1K_V2* efficientnet_b1-c27df63c.pth 240 255
+efficientnet_b2 EfficientNet_B2 IMAGENET1K_V1* efficientnet_b2_rwightman-c35c1473.pth 288 288 bicubic
+efficientnet_b3 EfficientNet_B3 IMAGENET1K_V1* efficientnet_b3_rwightman-b3899882.pth 300 320 bicubic
+efficientnet_b4 EfficientNet_B4 IMAGENET1K_V1* efficientnet_b4_rwightman-23ab8bcd.pth 380 384 bicubic
+efficientnet_b5 EfficientNet_B5 IMAGENET1K_V1* efficientnet_b5_lukemelas-1a07897c.pth 456 456 bicubic
+efficientnet_b6 EfficientNet_B6 IMAGENET1K_V1* efficientnet_b6_lukemelas-24a108a5.pth 528 528 bicubic
+efficientnet_b7 EfficientNet_B7 IMAGENET1K_V1* efficientnet_b7_lukemelas-c5b4e57e.pth 600 600 bicubic
+efficientnet_v2_l EfficientNet_V2_L IMAGENET1K_V1* efficientnet_v2_l-59c71312.pth 480 480 bicubic
+efficientnet_v2_m EfficientNet_V2_M IMAGENET1K_V1* efficientnet_v2_m-dc08266a.pth 480 480
+efficientnet_v2_s EfficientNet_V2_S IMAGENET1K_V1* efficientnet_v2_s-dd5fe13b.pth 384 384
+googlenet GoogLeNet IMAGENET1K_V1* googlenet-1378be20.pth 224 256
+inception_v3 Inception_V3 IMAGENET1K_V1* inception_v3_google-0cc3c7bd.pth 299 342
+mobilenet_v2 MobileNet_V2 IMAGENET1K_V1 mobilenet_v2-b0353104.pth 224 256
+mobilenet_v2 MobileNet_V2 IMAGENET1K_V2* mobilenet_v2-7ebf99e0.pth 224 232
+mobilenet_v3_large MobileNet_V3_Large IMAGENET1K_V1 mobilenet_v3_large-8738ca79.pth 224 256
+mobilenet_v3_large MobileNet_V3_Large IMAGENET1K_V2* mobilenet_v3_large-5c1a4163.pth 224 232
+mobilenet_v3_small MobileNet_V3_Small IMAGENET1K_V1* mobilenet_v3_small-047dcff4.pth 224 256
+resnet101 ResNet101 IMAGENET1K_V1 resnet101-63fe2227.pth 224 256
+resnet101 ResNet101 IMAGENET1K_V2* resnet101-cd907fc2.pth 224 232
+resnet152 ResNet152 IMAGENET1K_V1 resnet152-394f9c45.pth 224 256
+resnet152 ResNet152 IMAGENET1K_V2* resnet152-f82ba261.pth 224 232
+resnet18 ResNet18 IMAGENET1K_V1* resnet18-f37072fd.pth 224 256
+resnet34 ResNet34 IMAGENET1K_V1* resnet34-b627a593.pth 224 256
+resnet50 ResNet50 IMAGENET1K_V1 resnet50-0676ba61.pth 224 256
+resnet50 ResNet50 IMAGENET1K_V2* resnet50-11ad3fa6.pth 224 232
+resnext101_32x8d ResNeXt101_32X8D IMAGENET1K_V1 resnext101_32x8d-8ba56ff5.pth 224 256
+resnext101_32x8d ResNeXt101_32X8D IMAGENET1K_V2* resnext101_32x8d-110c445d.pth 224 232
+resnext101_64x4d ResNeXt101_64X4D IMAGENET1K_V1* resnext101_64x4d-173b62eb.pth 224 232
+resnext50_32x4d ResNeXt50_32X4D IMAGENET1K_V1 resnext50_32x4d-7cdf4587.pth 224 256
+resnext50_32x4d ResNeXt50_32X4D IMAGENET1K_V2* resnext50_32x4d-1a0047aa.pth 224 232
+squeezenet1_0 SqueezeNet1_0 IMAGENET1K_V1* squeezenet1_0-b66bff10.pth 224 256
+squeezenet1_1 SqueezeNet1_1 IMAGENET1K_V1* squeezenet1_1-b8a52dc0.pth 224 256
+vgg11 VGG11 IMAGENET1K_V1* vgg11-8a719046.pth 224 256
+vgg11_bn VGG11_BN IMAGENET1K_V1* vgg11_bn-6002323d.pth 224 256
+vgg13 VGG13 IMAGENET1K_V1* vgg13-19584684.pth 224 256
+vgg13_bn VGG13_BN IMAGENET1K_V1* vgg13_bn-abd245e5.pth 224 256
+vgg16 VGG16 IMAGENET1K_V1* vgg16-397923af.pth 224 256
+vgg16 VGG16 IMAGENET1K_FEATURES vgg16_features-amdegroot-88682ab5.pth 224 256
+vgg16_bn VGG16_BN IMAGENET1K_V1* vgg16_bn-6c64b313.pth 224 256
+vgg19 VGG19 IMAGENET1K_V1* vgg19-dcbb9e9d.pth 224 256
+vgg19_bn VGG19_BN IMAGENET1K_V1* vgg19_bn-c79401a0.pth 224 256
+vit_b_16 ViT_B_16 IMAGENET1K_V1* vit_b_16-c867db91.pth 224 256
+vit_b_16 ViT_B_16 IMAGENET1K_SWAG_E2E_V1 vit_b_16_swag-9ac1b537.pth 384 384 bicubic
+vit_b_16 ViT_B_16 IMAGENET1K_SWAG_LINEAR_V1 vit_b_16_lc_swag-4e70ced5.pth 224 224 bicubic
+vit_b_32 ViT_B_32 IMAGENET1K_V1* vit_b_32-d86f8d99.pth 224 256
+vit_h_14 ViT_H_14 IMAGENET1K_SWAG_E2E_V1* vit_h_14_swag-80465313.pth 518 518 bicubic
+vit_h_14 ViT_H_14 IMAGENET1K_SWAG_LINEAR_V1 vit_h_14_lc_swag-c1eb923e.pth 224 224 bicubic
+vit_l_16 ViT_L_16 IMAGENET1K_V1* vit_l_16-852ce7e3.pth 224 242
+vit_l_16 ViT_L_16 IMAGENET1K_SWAG_E2E_V1 vit_l_16_swag-4f3808c9.pth 512 512 bicubic
+vit_l_16 ViT_L_16 IMAGENET1K_SWAG_LINEAR_V1 vit_l_16_lc_swag-4d563306.pth 224 224 bicubic
+vit_l_32 ViT_L_32 IMAGENET1K_V1* vit_l_32-c7638314.pth 224 256
+wide_resnet101_2 Wide_ResNet101_2 IMAGENET1K_V1 wide_resnet101_2-32ee1156.pth 224 256
+wide_resnet101_2 Wide_ResNet101_2 IMAGENET1K_V2* wide_resnet101_2-d733dc28.pth 224 232
+wide_resnet50_2 Wide_ResNet50_2 IMAGENET1K_V1 wide_resnet50_2-95faca4d.pth 224 256
+wide_resnet50_2 Wide_ResNet50_2 IMAGENET1K_V2* wide_resnet50_2-9ba9bcbe.pth 224 232
+"""
 
 
 class Weights(enum.Enum):
-    """Trained weights by name."""
+    """Trained weights by name. A value is (file, crop, side, interpolation)."""
 
-    def get_state_dict(self, *args: Any, **keywords: Any) -> Any:
-        """Refused: nothing is fetched."""
-        raise ArgumentError(f"[{type(self).__name__}] expected weights that are here, got {self.name}: nothing is fetched; use model.load_state_dict")
+    @property
+    def url(self) -> str:
+        """Where the file is."""
+        return _PLACE + str(self.value[0])
+
+    def get_state_dict(self, progress: bool = True, check_hash: bool = True) -> Any:
+        """The named tensors, from the file that is kept here or by PyTorch, or else fetched. Its hash is always checked."""
+        return load(cached_url(self.url), map_location="cpu")
+
+    def transforms(self) -> Any:
+        """What an image, of Pillow's or a tensor, becomes before the model sees it."""
+        _, crop, side, mode = self.value
+        first: list[Any] = [Resize(side, InterpolationMode(mode)), CenterCrop(crop), _as_tensor, ConvertImageDtype(dt.float32)]
+        return Compose([*first, Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])])
 
 
-def _named(name: str, *versions: str) -> Any:
-    return Weights(f"{name}_Weights", {**{version: version for version in versions}, "DEFAULT": versions[-1]})  # type: ignore[call-arg]
+def _as_tensor(img: Any) -> Any:
+    return img if is_tensor(img) else pil_to_tensor(img)
 
 
-MobileNet_V2_Weights = _named("MobileNet_V2", "IMAGENET1K_V1", "IMAGENET1K_V2")
-ResNet18_Weights, ResNet34_Weights = (_named(f"ResNet{n}", "IMAGENET1K_V1") for n in (18, 34))
-ResNet50_Weights, ResNet101_Weights, ResNet152_Weights = (_named(f"ResNet{n}", "IMAGENET1K_V1", "IMAGENET1K_V2") for n in (50, 101, 152))
-VGG11_Weights, VGG13_Weights, VGG16_Weights, VGG19_Weights = (_named(f"VGG{n}", "IMAGENET1K_V1") for n in (11, 13, 16, 19))
+def _read() -> tuple[dict[str, Any], dict[str, Any]]:
+    """(classes by their name, class by its model's name)."""
+    members: dict[str, dict[str, Any]] = {}
+    models: dict[str, str] = {}
+    for line in _TABLE.split("\n"):
+        if not line:
+            continue
+        model, name, version, file, crop, side, *mode = line.split(" ")
+        value = file, int(crop), int(side), mode[0] if mode else "bilinear"
+        found = members.setdefault(f"{name}_Weights", {})
+        found[version.rstrip("*")] = value
+        if version.endswith("*"):
+            found["DEFAULT"] = value
+        models[model] = f"{name}_Weights"
+    classes = {name: Weights(name, found) for name, found in members.items()}  # type: ignore[call-arg, arg-type]
+    return classes, {model: classes[name] for model, name in models.items()}
+
+
+CLASSES, _OF = _read()
+
+
+_ENDINGS = (".pt", ".pth", ".bin", ".safetensors", ".calque")
+
+
+def _file(path: Any) -> bool:
+    return isinstance(path, os.PathLike) or (isinstance(path, str) and (os.path.exists(path) or path.endswith(_ENDINGS)) and "://" not in path)
+
+
+def state_of(model: str, weights: Any) -> dict[str, Any]:
+    """Named tensors: of a member of the model's class of weights or its name ("DEFAULT"), a file, an address whose file's name ends in its hash, or
+    `owner/name` of the Hugging Face Hub, already fetched by its client."""
+    kind = _OF.get(model)
+    member = getattr(kind, "__members__", {}).get(weights.rpartition(".")[2] if isinstance(weights, str) and not _file(weights) else "")
+    if kind is not None and isinstance(weights, kind):
+        member = weights
+    if member is not None:
+        found = member.get_state_dict()
+    elif isinstance(weights, str) and re.match(r"(https?|file)://", weights):
+        found = load(cached_url(weights), map_location="cpu")
+    elif _file(weights):
+        found = load(weights, map_location="cpu")
+    elif isinstance(weights, str) and "/" in weights:
+        found = load(cached_hub(weights), map_location="cpu")
+    else:
+        names = ", ".join(getattr(kind, "__members__", {}))
+        raise ArgumentError(f"[{model}] expected weights={names + ', ' if names else ''}a file, an address or owner/name, got {shown(weights)}")
+    if isinstance(found, dict):
+        found = next((found[key] for key in ("state_dict", "model_state_dict", "model") if isinstance(found.get(key), dict)), found)
+    if not isinstance(found, dict) or not found or not all(isinstance(k, str) and is_tensor(v) for k, v in found.items()):
+        raise StateDictError(f"[{model}] expected named tensors in {shown(str(weights))}, got {shown(found)}; pass a file that holds a state dict")
+    if model.startswith("densenet"):  # files of before 2018 name norm.1 what is norm1 today
+        found = {re.sub(r"(denselayer\d+\.(?:norm|conv))\.([12])\.", r"\1\2.", key): value for key, value in found.items()}
+    return found
+
+
+_WEIGHTS_TEXT = """
+
+    weights: None; a name such as "DEFAULT" or a member of its class of weights, whose file is kept and its hash checked; a file; an address whose
+    file's name ends in its hash; or owner/name of the Hugging Face Hub, fetched by its client before. Raises CheckpointNotFoundError, which says
+    where the file has to be, where nothing can be fetched.
+    """
+
+
+def maker(name: str, build: Callable[..., Any], text: str) -> Any:
+    """The function that makes a model by its name, with trained weights if they are asked for."""
+
+    def make(*, weights: Any = None, pretrained: bool = False, progress: bool = True, **options: Any) -> Any:
+        chosen = next(iter(_OF[name])) if pretrained and weights is None and name in _OF else weights
+        if chosen is None:
+            return build(**options)
+        state = state_of(name, chosen)
+        aux = options.get("aux_logits")
+        if name in ("googlenet", "inception_v3"):
+            options = {"transform_input": True, "init_weights": False, **options, "aux_logits": any(key.lower().startswith("aux") for key in state)}
+        model = build(**options)
+        model.load_state_dict(state)
+        if name == "googlenet" and not aux:
+            model.aux_logits, model.aux1, model.aux2 = False, None, None
+        if name == "inception_v3" and aux is False:
+            model.aux_logits, model.AuxLogits = False, None
+        return model
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"{text}{_WEIGHTS_TEXT}"
+    return make
