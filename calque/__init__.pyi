@@ -18,6 +18,7 @@ from calque import backend as backend
 from calque import backends as backends
 from calque import base as base
 from calque import cli as cli
+from calque import cluster as cluster
 from calque import compat as compat
 from calque import cuda as cuda
 from calque import data as data

@@ -43,6 +43,7 @@ RANK = {
     "parallel": 13,
     "exported": 13,  # above hybrid and io, which it uses, and below the facade, which offers `calque.export`
     "distributed": 13,
+    "cluster": 14,  # what runs on Ray: stores that several processes share, above those of one process
     "memory": 14,  # plans and watches steps: it knows modules, optimizers and what they reach
     "utils": 14,  # PyTorch's names for things of other layers
     "calque": 15,  # the facade: calque/__init__.py and the modules beside it; what stands above uses it like a user

@@ -6,6 +6,7 @@ sum replaces the value. All of it is queued like any other work: `push` and `pul
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +39,7 @@ def create(name: str = "local") -> "KVStore":
     tensor([5., 5.])
     """
     if name not in KINDS:
-        raise ArgumentError(f"[kvstore] expected one of {', '.join(KINDS)}, got {shown(name)}; stores over several machines do not exist yet")
+        raise ArgumentError(f"[kvstore] expected one of {', '.join(KINDS)}, got {shown(name)}")
     return KVStore(name)
 
 
@@ -52,7 +53,8 @@ class KVStore:
         self.type = kind
         self._values: dict[Any, Tensor] = {}
         self._updater: Updater | None = None
-        self._make: Callable[[Tensor], Optimizer] | None = None
+        self._make: Callable[[list[Tensor]], Optimizer] | None = None
+        self._rate: float | None = None  # that was set after the optimizer
         self._optimizers: dict[Any, Optimizer] = {}
 
     def keys(self) -> list[Any]:
@@ -61,7 +63,7 @@ class KVStore:
 
     def init(self, key: Any, value: Any) -> None:
         """Set the first value of a key; the store keeps a copy."""
-        for k, v in _pairs("init", key, value):
+        for k, v in pairs("init", key, value):
             if k in self._values:
                 raise ArgumentError(f"[kvstore] expected a new key, got {shown(k)}, which was initialised before; use push")
             source = v[0] if isinstance(v, (list, tuple)) else v
@@ -71,7 +73,7 @@ class KVStore:
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Add up the values of a key (one tensor, or a list with one per device) and update the stored value with the sum. Of the copies that wait
         for a device, those of the highest `priority` run first."""
-        for k, v in _pairs("push", key, value):
+        for k, v in pairs("push", key, value):
             held = self._held(k)
             parts = self._fitting("push", k, v)
             with no_grad(), copies_of_priority(priority):
@@ -83,7 +85,7 @@ class KVStore:
     def pull(self, key: Any, out: Any, priority: int = 0) -> None:
         """Write the stored value into `out` (one tensor, or a list with one per device). Of the copies that wait for a device, those of the highest
         `priority` run first."""
-        for k, v in _pairs("pull", key, out):
+        for k, v in pairs("pull", key, out):
             held = self._held(k)
             targets = self._fitting("pull", k, v)
             with no_grad(), copies_of_priority(priority):
@@ -109,29 +111,15 @@ class KVStore:
     def set_optimizer(self, optimizer: Any) -> None:
         """Update the stored values with an optimizer: an instance (its class and options are used), or a function that makes one from a list of
         parameters, such as `functools.partial(calque.optim.SGD, lr=0.1)`. What is pushed is then a gradient."""
-        if isinstance(optimizer, Optimizer):
-            kind, options = type(optimizer), dict(optimizer.param_groups[0])
-            known = {name: options[name] for name in optimizer.defaults if name in options}
-            self._make = lambda weight: kind([weight], **known)
-        elif callable(optimizer):
-            self._make = lambda weight: optimizer([weight])
-        else:
-            raise ArgumentError(f"[kvstore] expected an optimizer or a function that makes one, got {type_name(optimizer)}")
+        self._make, self._rate = maker_of(optimizer), None
         self._optimizers = {}
 
     def set_learning_rate(self, lr: float) -> None:
         """Change the rate of the optimizer for all keys."""
-        make = self._make
-        if make is None:
+        if self._make is None:
             raise ArgumentError("[kvstore] expected an optimizer to be set before its learning rate; call set_optimizer")
         check_range("kvstore", "learning rate", lr, 0.0)
-
-        def changed(weight: Tensor) -> Optimizer:
-            made = make(weight)
-            made.param_groups[0]["lr"] = lr
-            return made
-
-        self._make = changed
+        self._rate = lr
         for optimizer in self._optimizers.values():
             optimizer.param_groups[0]["lr"] = lr
 
@@ -154,18 +142,36 @@ class KVStore:
         if self._updater is not None:
             self._updater(key, total, held)
         elif self._make is not None:
-            optimizer = self._optimizers.get(key)
-            if optimizer is None:
-                held._requires_grad = True
-                optimizer = self._optimizers[key] = self._make(held)
+            optimizer = self._optimizer_of(key, held)
             held._grad = total
             optimizer.step()
             held._grad = None
         else:
             copy_(held, total)
 
+    def _optimizer_of(self, key: Any, held: Tensor) -> Optimizer:
+        """The optimizer of a key; it begins when the key is updated for the first time."""
+        found = self._optimizers.get(key)
+        if found is None:
+            assert self._make is not None
+            held._requires_grad = True
+            found = self._optimizers[key] = self._make([held])
+            if self._rate is not None:
+                found.param_groups[0]["lr"] = self._rate
+        return found
 
-def _pairs(op: str, key: Any, value: Any) -> list[tuple[Any, Any]]:
+
+def maker_of(optimizer: Any) -> Callable[[list[Tensor]], Optimizer]:
+    """A function that makes such an optimizer from a list of parameters."""
+    if isinstance(optimizer, Optimizer):
+        options = dict(optimizer.param_groups[0])
+        return functools.partial(type(optimizer), **{name: options[name] for name in optimizer.defaults if name in options})
+    if callable(optimizer):
+        return optimizer  # type: ignore[no-any-return]
+    raise ArgumentError(f"[kvstore] expected an optimizer or a function that makes one, got {type_name(optimizer)}")
+
+
+def pairs(op: str, key: Any, value: Any) -> list[tuple[Any, Any]]:
     if isinstance(key, (list, tuple)):
         if not isinstance(value, (list, tuple)) or len(value) != len(key):
             raise ArgumentError(f"[kvstore] {op} expected as many values as keys, got {len(key)} keys")

@@ -388,7 +388,7 @@ def test_key_value_store(kind: str) -> None:
     with pytest.raises(ArgumentError, match="expected tensors"):
         kv.push(3, 1.0)
     with pytest.raises(ArgumentError, match="one of local, device"):
-        torch.kvstore.create("dist_sync")
+        torch.kvstore.create("devices")
 
 
 def test_priorities_of_a_store_order_its_copies(monkeypatch: pytest.MonkeyPatch) -> None:
