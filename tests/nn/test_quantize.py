@@ -12,10 +12,9 @@ import pytest
 import calque
 from calque import nn
 from calque.base.errors import ArgumentError, ShapeError
-from calque.nn.utils.quantize import FEW_ROWS
 from tests.exported.models import CASES, apart
 
-ROWS = (0, 1, FEW_ROWS, FEW_ROWS + 1, 40)
+ROWS = (0, 1, 2, 40)
 
 
 def twin(weight: Any) -> tuple[Any, Any]:
@@ -63,7 +62,7 @@ def test_other_dtypes(dtype: Any) -> None:
         assert one(calque.randn(1, 40)).dtype is one(calque.randn(8, 40)).dtype is calque.bfloat16
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.name in ("gpt", "bert", "masked")], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in ("gpt", "bert")], ids=lambda c: c.name)
 def test_models_are_exported_with_int8_weights(case: Any) -> None:
     calque.manual_seed(0)
     model = case.make().eval()

@@ -21,9 +21,6 @@ from calque.tensor import Tensor
 __all__ = ["Int8Linear", "quantize_"]
 
 LARGEST = 127
-FEW_ROWS = 4
-"""Rows of the input up to which weights are converted where they are multiplied, in one loop that reads each once for every row. With more rows
-a matrix product of all converted weights takes less time."""
 
 
 class Int8Linear(Module):
@@ -59,7 +56,9 @@ class Int8Linear(Module):
         return self.weight_int8.to(self.weight_scale.dtype) * T.unsqueeze(self.weight_scale, -1)
 
     def forward(self, input: Tensor) -> Tensor:
-        if prod(input.shape[:-1]) <= FEW_ROWS and input.shape[-1] == self.in_features and not is_autocast_enabled():
+        if prod(input.shape[:-1]) == 1 and input.shape[-1] == self.in_features and not is_autocast_enabled():
+            # One loop converts each weight where it multiplies it. That pays for up to four rows, but then an export whose sizes are free has a
+            # program for each way in which these are small.
             wide = float32 if input.dtype.itemsize < 4 else input.dtype
             out = T.sum(T.unsqueeze(input.to(wide), -2) * self.weight_int8.to(wide), -1)
             out = out * self.weight_scale.to(wide)
