@@ -20,9 +20,14 @@ from calque.compat import finder
 from calque.compat.methods import attach
 from calque.compat.missing import pytorch_has, pytorch_names, refusal
 from calque.compat.refused import Settings
+from calque.nn.functional.current import CALLED
+from calque.run.counts import Changes
 
 NOTHING = object()
 OURS = "calque.compat."  # in front of `torch`: the folder of names that only `torch` has
+# Modules whose functions layers look up at every call, as PyTorch's do -> those functions, or all.
+CALLED_BY_NAME: dict[str, tuple[str, ...] | None] = {"torch": CALLED, "torch.nn.functional": None, "torch.nn.init": None}
+_ORIGINALS: dict[tuple[str, str], Any] = {}  # (module, name) that a program has given another value -> Calque's own
 _FACES: dict[str, Any] = {}
 
 
@@ -170,12 +175,32 @@ class Face(ModuleType):
             if name.startswith("__"):
                 raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name)
             raise refusal(self.__name__, name, dir(self))
-        setattr(self, name, found)
+        super().__setattr__(name, found)
         return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Give a name another value, where layers look functions up when they are called in Calque's module as well."""
+        called = CALLED_BY_NAME.get(self.__name__, ())
+        if not name.startswith("_") and (called is None or name in called):
+            calques = self._sources[1]
+            now = getattr(self, name, NOTHING)
+            if now is not NOTHING and getattr(calques, name, NOTHING) is now:
+                setattr(calques, name, value)
+                Changes.epoch += 1  # recordings look again at what they depend on
+                _ORIGINALS.setdefault((self.__name__, name), now)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Forget a value that a program gave to a name: the next look finds Calque's own."""
+        super().__delattr__(name)
+        own = _ORIGINALS.get((self.__name__, name), NOTHING)
+        if own is not NOTHING:
+            setattr(self._sources[1], name, own)
+            Changes.epoch += 1
 
     def __dir__(self) -> list[str]:
         own, calques = self._sources
-        names = {name for name in _names(self) if name != "_sources"} | set(own.__all__ if own is not None else ())
+        names = {name for name in _names(self) if name not in ("_sources", "_replaced")} | set(own.__all__ if own is not None else ())
         if calques is not None:
             names |= {name for name in dir(calques) if _shown(self.__name__, name, calques)}
         listed = pytorch_names().get(self.__name__, frozenset())

@@ -25,10 +25,12 @@ from typing import Any
 
 from calque.base.device import Device
 from calque.base.dtypes import DType
+from calque.nn.functional.current import looked_up
 from calque.nn.module import Module
 from calque.optim.optimizer import Optimizer, cycles
 from calque.run.capture import Changes
 from calque.run.macro import key_of
+from calque.run.source import inside_package
 from calque.tensor import TENSOR_TYPES, Tensor
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), DType, Device, slice, range, frozenset)
@@ -36,7 +38,6 @@ _RATES, _MOMENTA = ("lr", "initial_lr"), ("momentum", "betas")  # options of opt
 _LIMIT = 20_000  # values; what reaches more runs as it is written
 _DEPTH = 60
 _MISSING: Any = object()
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
 _LIBRARY = str(Path(types.__file__).parent)
 _IMPURE_MODULES = {"random", "time", "datetime", "secrets", "uuid", "os", "socket", "threading", "subprocess", "shutil", "tempfile", "logging"}
 _IMPURE_BUILTINS = {"print", "input", "open", "next", "exec", "eval", "globals", "locals", "vars", "breakpoint", "id"}
@@ -261,12 +262,14 @@ class Guards:
         if (function.__module__ or "").split(".")[0] in _IMPURE_MODULES:
             raise Refused(f"calls {function.__name__}() of the module {function.__module__!r}")
         if _foreign(code.co_filename):
-            if not _of_package(code.co_filename) and not code.co_filename.startswith("<"):
+            if not inside_package(code.co_filename) and not code.co_filename.startswith("<"):
                 self._unknown(f"calls {function.__qualname__}")
                 return
             for found in _contents(function):  # decorators of ours close over functions of the user's
                 if callable(found[1]):
                     self.reach(found[1], depth + 1)
+            for taken in looked_up(function):
+                self._entry(*taken, depth)
             return
         self.functions.append((function, code, function.__defaults__, function.__kwdefaults__))
         if function.__kwdefaults__:
@@ -310,7 +313,7 @@ class Guards:
 
     def _library(self, module: types.ModuleType) -> None:
         file = getattr(module, "__file__", None)
-        if file is None or (_foreign(file) and not _of_package(file)):
+        if file is None or (_foreign(file) and not inside_package(file)):
             self._unknown(f"uses the module {module.__name__!r}")
 
     def _global(self, scope: dict[str, Any], name: str, names: list[str], depth: int) -> None:
@@ -336,16 +339,23 @@ class Guards:
         self._seen[id(module), id(names)] = (module, names)
         file = getattr(module, "__file__", None)
         foreign = file is None or _foreign(file)
-        for name in names:
-            value = module.__dict__.get(name, _MISSING)
-            if value is _MISSING:
-                continue
+        space = module.__dict__
+        for name in filter(space.__contains__, names):
+            value = space[name]
             if not foreign:
-                self._global(module.__dict__, name, names, depth + 1)
+                self._global(space, name, names, depth + 1)
             elif not name.startswith("__"):  # trusted to depend on arguments alone, but somebody may put another one there
-                self.always.append((module.__dict__, name, value))
+                self._entry(space, name, value, depth)
                 if isinstance(value, types.ModuleType):
                     self._python_module(value, names, depth + 1)
+
+    def _entry(self, space: dict[str, Any], name: str, value: Any, depth: int) -> None:
+        """A function of a module that is not the user's. One that the user has put there may do more than what is recorded."""
+        if (id(space), name) not in self._seen:
+            self._seen[id(space), name] = value
+            self.always.append((space, name, value))
+            if isinstance(value, types.FunctionType) and not _foreign(value.__code__.co_filename):
+                self.reach(value, depth + 1)
 
     def _mapping(self, mapping: Any, depth: int, entries: list[tuple[Any, Any, Any]], sizes: list[tuple[Any, int]]) -> None:
         sizes.append((mapping, len(mapping)))
@@ -384,6 +394,8 @@ class Guards:
         own = module.__dict__
         self.module_sizes.append((own, len(own)))
         self.module_kinds.append((module, type(module)))
+        for taken in looked_up(type(module).forward):
+            self._entry(*taken, depth)
         entries = self.modules if type(module).__module__.split(".")[0] == "calque" else self._own
         for name, value in own.items():
             if name in ("_parameters", "_buffers", "_modules"):
@@ -576,14 +588,10 @@ def _contents(function: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-def _of_package(file: str) -> bool:
-    return file.startswith(_PACKAGE)
-
-
 def _foreign(file: str) -> bool:
     """Whether source of the standard library, of NumPy or of Calque: trusted to depend on its arguments alone."""
     installed = "site-packages" in file or "dist-packages" in file
-    return _of_package(file) or file.startswith("<frozen") or (file.startswith(_LIBRARY) and not installed) or (installed and "/numpy/" in file)
+    return inside_package(file) or (file.startswith(_LIBRARY) and not installed) or (installed and "/numpy/" in file)
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -116,14 +116,17 @@ def constant_(tensor: Tensor, val: float) -> Tensor:
     return tensor.fill_(val)
 
 
+_uniform, _normal, _constant = uniform_, normal_, constant_  # the functions here call these, whatever a program puts in their place
+
+
 def ones_(tensor: Tensor) -> Tensor:
     """1 everywhere."""
-    return constant_(tensor, 1.0)
+    return _constant(tensor, 1.0)
 
 
 def zeros_(tensor: Tensor) -> Tensor:
     """0 everywhere."""
-    return constant_(tensor, 0.0)
+    return _constant(tensor, 0.0)
 
 
 def _write(tensor: Tensor, values: Any) -> Tensor:
@@ -158,12 +161,12 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Uniform with variance 2 gain^2 / (fan_in + fan_out)."""
     bound = gain * _spread(tensor, 6.0)
-    return uniform_(tensor, -bound, bound, generator)
+    return _uniform(tensor, -bound, bound, generator)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Normal with variance 2 gain^2 / (fan_in + fan_out)."""
-    return normal_(tensor, 0.0, gain * _spread(tensor, 2.0), generator)
+    return _normal(tensor, 0.0, gain * _spread(tensor, 2.0), generator)
 
 
 def _empty_warning(tensor: Tensor) -> bool:
@@ -178,14 +181,14 @@ def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonline
     if _empty_warning(tensor):
         return tensor
     bound = math.sqrt(3.0) * calculate_gain(nonlinearity, a) / math.sqrt(_fan(tensor, mode))
-    return uniform_(tensor, -bound, bound, generator)
+    return _uniform(tensor, -bound, bound, generator)
 
 
 def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Any = None) -> Tensor:
     """Normal with variance gain^2 / fan."""
     if _empty_warning(tensor):
         return tensor
-    return normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / math.sqrt(_fan(tensor, mode)), generator)
+    return _normal(tensor, 0.0, calculate_gain(nonlinearity, a) / math.sqrt(_fan(tensor, mode)), generator)
 
 
 @_silent

@@ -10,12 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
 from typing import Any
 from weakref import ref
 
 from calque.autograd.chain import Template, Unfit
 from calque.autograd.facts import Facts, Unknown
+from calque.nn.functional.current import foreign, looked_up
 from calque.nn.module import Module
 from calque.run.counts import Changes
 from calque.run.macro import key_of
@@ -72,7 +72,9 @@ class Line:
         same = len(parameters) == len(self.parameters) and all(p is q for p, q in zip(parameters, self.parameters, strict=True))
         if not same or before != self.layers:
             self.stretches = Stretches()
-            self.names = [found for forward in self.classes.values() for found in _named(forward)]
+            self.names = [found for forward in self.classes.values() for found in looked_up(forward)]
+            if any(foreign(value) for _, _, value in self.names):  # a program's, which wants to be called
+                self.known, self.layers = False, []
 
     def _collect(self, chain: Any) -> bool:
         for layer in chain._modules.values():
@@ -108,13 +110,6 @@ class Line:
             if space.get(name) is not value:
                 return False
         return True
-
-
-def _named(forward: Callable[..., Any]) -> list[tuple[dict[str, Any], str, Any]]:
-    """What a method takes from modules of the library: (names of the module, name, value)."""
-    names = forward.__code__.co_names
-    modules = [vars(m) for m in map(forward.__globals__.get, names) if m.__class__ is ModuleType]
-    return [(space, name, space[name]) for space in modules for name in names if name in space]
 
 
 class Given(Facts):

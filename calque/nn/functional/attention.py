@@ -15,6 +15,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.functional.common import cast, prim, require_dims
 from calque.functional.declared import public
 from calque.functional.precision import lower_precision
+from calque.nn.functional.current import current
 from calque.nn.functional.dropout import dropout
 from calque.nn.functional.linear import linear
 from calque.nn.functional.rows import choose, positions, total, wide
@@ -52,9 +53,19 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise DTypeError(f"[scaled_dot_product_attention] expected query, key and value of one dtype, got {[t.dtype for t in (q, k, v)]}")
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Any, p: float, scale: float) -> tuple[Tensor, Tensor]:
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    """x y of every head: by `torch.bmm` where a program has replaced it."""
+    product = current("bmm", T.bmm, "calque")
+    if product is T.bmm:
+        return T.matmul(x, y)
+    return T.unflatten(product(T.flatten(x, 0, 1), T.flatten(y, 0, 1)), 0, tuple(x._layout.shape[:2]))
+
+
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Any, p: float, scale: float, softmax: Any = softmax, dropout: Any = dropout, product: Any = T.matmul
+) -> tuple[Tensor, Tensor]:
     """(output, weights). A boolean mask is True where attention is allowed; a row without any allowed key gives zeros."""
-    scores = T.matmul(q, T.transpose(k, -2, -1)) * scale
+    scores = product(q, T.transpose(k, -2, -1)) * scale
     kind = scores._layout.dtype
     if mask is not None and mask._layout.dtype.category == 0:
         weights = softmax(choose(mask, scores, _LOWEST[kind.name], kind), -1)
@@ -62,7 +73,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Any, p: float, scale: float) 
         weights = softmax(scores if mask is None else scores + mask, -1)
     if p > 0.0:
         weights = dropout(weights, p)
-    return T.matmul(weights, v), weights
+    return product(weights, v), weights
 
 
 def _added(mask: Any, kind: Any) -> Any:
@@ -226,14 +237,18 @@ def _float_of(parts: list[Tensor]) -> Any:
 
 
 def _project(q: Tensor, k: Tensor, v: Tensor, weights: tuple[Any, ...], in_weight: Any, in_bias: Any) -> list[Tensor]:
-    """Query, key and value projections; one matrix product for self-attention."""
-    width = q._layout.shape[-1]
+    """Query, key and value projections; one matrix product for self-attention, two where keys and values are the same."""
+    width, project = q._layout.shape[-1], current("linear", linear)
     if in_weight is not None and q is k and k is v:
-        packed = linear(q, in_weight, in_bias)
+        packed = project(q, in_weight, in_bias)
         return list(T.split(packed, width, -1))
+    if in_weight is not None and k is v:
+        sizes = (width, 2 * width)
+        (w, both), (b, bias) = T.split(in_weight, sizes, 0), (None, None) if in_bias is None else T.split(in_bias, sizes, 0)
+        return [project(q, w, b), *T.split(project(k, both, bias), width, -1)]
     parts = list(weights) if in_weight is None else list(T.split(in_weight, width, 0))
     biases = [None] * 3 if in_bias is None else list(T.split(in_bias, width, 0))
-    return [linear(x, w, b) for x, w, b in zip((q, k, v), parts, biases, strict=True)]
+    return [project(x, w, b) for x, w, b in zip((q, k, v), parts, biases, strict=True)]
 
 
 def _extended(x: Tensor, bias: Any, zero: bool) -> Tensor:
@@ -290,11 +305,15 @@ def multi_head_attention_forward(
     mask, causal = _head_mask(attn_mask, key_padding_mask, is_causal, batch, num_heads, k._layout.shape[2])
     p = dropout_p if training else 0.0
     weights: Any = None
-    if p == 0.0 and not need_weights and _in_blocks(q, k, v, mask):
+    attend = current("scaled_dot_product_attention", scaled_dot_product_attention)
+    if not need_weights and attend is not scaled_dot_product_attention:
+        out = attend(q, k, v, mask, p, causal)
+    elif p == 0.0 and not need_weights and _in_blocks(q, k, v, mask):
         out = _blockwise(q, k, v, mask, causal, 1.0 / math.sqrt(depth))
     else:
-        out, weights = _attend(q, k, v, _with_causal(mask, causal, target, k._layout.shape[2]), p, 1.0 / math.sqrt(depth))
-    out = linear(T.reshape(T.transpose(out, 1, 2), (batch, target, width)), out_proj_weight, out_proj_bias)
+        parts = (current("softmax", softmax), current("dropout", dropout), _product) if need_weights else ()
+        out, weights = _attend(q, k, v, _with_causal(mask, causal, target, k._layout.shape[2]), p, 1.0 / math.sqrt(depth), *parts)
+    out = current("linear", linear)(T.reshape(T.transpose(out, 1, 2), (batch, target, width)), out_proj_weight, out_proj_bias)
     out = T.squeeze(out, 0) if single else T.transpose(out, 0, 1)
     if not need_weights:
         return out, None

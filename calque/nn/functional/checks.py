@@ -175,3 +175,9 @@ def channels_last(shape: tuple[int, ...], channels: int) -> str:
     moved = (last, *range(1, last))
     one = f", or x.permute{tuple(d - 1 for d in moved)} if it is a single one" if shape[0] == 1 else ""
     return f"the last dim is {channels}: if channels come last, use x.permute{(0, *moved)}{one}"
+
+
+def check_norm(op: str, norm_type: float) -> None:
+    """Raise if the order of a norm is 0."""
+    if not norm_type:
+        raise ArgumentError(f"[{op}] expected norm_type as a number other than 0, got {norm_type}; use 1 or 2")

@@ -15,6 +15,7 @@ from calque.functional.declared import public
 from calque.functional.precision import full_precision
 from calque.nn.functional.checks import check_indices, check_interval, check_reduction, reduced
 from calque.nn.functional.cross_entropy import warn_probabilities
+from calque.nn.functional.current import current
 from calque.nn.functional.distance import pairwise_distance
 from calque.nn.functional.legacy import legacy_reduction
 from calque.nn.functional.rows import choose, positions
@@ -432,7 +433,11 @@ def multilabel_soft_margin_loss(
     """Mean over the classes of the binary cross entropies with logits: (N, C), (N, C) -> scalar."""
     reduction = legacy_reduction(size_average, reduce, reduction)
     require_tensors("multilabel_soft_margin_loss", input, target)
-    loss = target * _softplus_of_minus(input) + (1.0 - target) * _softplus_of_minus(-input)
+    log = current("logsigmoid", _softplus_of_minus)
+    if log is _softplus_of_minus:
+        loss = target * log(input) + (1.0 - target) * log(-input)
+    else:
+        loss = -(target * log(input) + (1.0 - target) * log(-input))
     if weight is not None:
         require_tensors("multilabel_soft_margin_loss", weight)
         loss = loss * weight

@@ -22,6 +22,7 @@ from calque.functional.declared import public
 from calque.functional.formats import is_contiguous
 from calque.functional.options import written
 from calque.nn.functional.checks import channels_last, require_dtype
+from calque.nn.functional.current import current, there
 from calque.nn.functional.rows import Dims, total, wide
 from calque.nn.gradient import Saved, with_gradient
 from calque.run.recorder import local
@@ -343,6 +344,15 @@ def instance_norm(
     return y
 
 
+def _means_of_neighbours(squares: Tensor, size: int, pad: Any, average: Any) -> Tensor:
+    """Means over neighbouring channels by padding and pooling, called as PyTorch calls them."""
+    shape, around = squares._layout.shape, (size // 2, (size - 1) // 2)
+    if len(shape) == 3:
+        return T.squeeze(average(pad(T.unsqueeze(squares, 1), (0, 0, *around)), (size, 1), stride=1), 1)
+    deep = T.reshape(squares, (shape[0], 1, shape[1], shape[2], -1))
+    return T.reshape(T.squeeze(average(pad(deep, (0, 0, 0, 0, *around)), (size, 1, 1), stride=1), 1), shape)
+
+
 @public(of="nn.functional")
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """x / (k + alpha * mean of squares over `size` neighbouring channels) ** beta: (N, C, *) -> the same."""
@@ -355,6 +365,10 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
         return input
     channels = input._layout.shape[1]
     squares = input * input
+    average = "avg_pool2d" if input._layout.ndim == 3 else "avg_pool3d"
+    if any(current(name, T.mean) is not T.mean for name in ("pad", average)):  # a program's own, which it expects to be called
+        means = _means_of_neighbours(squares, size, there("pad"), there(average))
+        return input / (means * float(alpha) + float(k)) ** float(beta)
     before, after = min(size // 2, channels - 1), min((size - 1) // 2, channels - 1)
     shifted: Any = None
     for step in range(-before, after + 1):

@@ -20,7 +20,9 @@ from calque.functional.blame import signed
 from calque.functional.common import cast, linked, prim, require_real
 from calque.functional.declared import public
 from calque.functional.precision import as_given
+from calque.nn.functional.checks import check_norm
 from calque.nn.functional.conv import sizes
+from calque.nn.functional.current import current
 from calque.nn.functional.padding import pad
 from calque.nn.functional.rows import AMAX, ARGMAX, choose, constant, kinked, positions, wide
 from calque.nn.gradient import Saved, with_gradient
@@ -482,33 +484,27 @@ def avg_pool1d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True
 ) -> Tensor:
     """Mean of every window: (N, C, L) -> (N, C, L')."""
-    op = "avg_pool1d"
-    k = _row(op, kernel_size, 1)
-    settings = (k, k if stride is None else _row(op, stride, 1), _row(op, padding, 0))
-    return _avg_pool(op, 1, input, settings, ceil_mode, count_include_pad, None)
-
-
-def _check_norm(op: str, norm_type: float) -> None:
-    if not norm_type:
-        raise ArgumentError(f"[{op}] expected norm_type as a number other than 0, got {norm_type}; use 1 or 2")
+    k, padding = _row("avg_pool1d", kernel_size, 1), _row("avg_pool1d", padding, 0)
+    settings = (k, k if stride is None else _row("avg_pool1d", stride, 1), padding)
+    return _avg_pool("avg_pool1d", 1, input, settings, ceil_mode, count_include_pad, None)
 
 
 @public(of="nn.functional")
 def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
     """(sum of x ** p) ** (1 / p) over every window: (N, C, H, W) -> (N, C, H', W')."""
     k = sizes("lp_pool2d", "kernel_size", kernel_size, 2, 1)
-    _check_norm("lp_pool2d", norm_type)
-    means = avg_pool2d(input ** float(norm_type), k, stride, 0, ceil_mode)
-    return (T.sign(means) * T.relu(T.abs(means)) * float(k[0] * k[1])) ** (1.0 / norm_type)
+    check_norm("lp_pool2d", norm_type)
+    means = current("avg_pool2d", avg_pool2d)(input ** float(norm_type), k, stride, 0, ceil_mode)
+    return (T.sign(means) * current("relu", T.relu)(T.abs(means)) * float(k[0] * k[1])) ** (1.0 / norm_type)
 
 
 @public(of="nn.functional")
 def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
     """(sum of x ** p) ** (1 / p) over every window: (N, C, L) -> (N, C, L')."""
     k = sizes("lp_pool1d", "kernel_size", kernel_size, 1, 1)[0]
-    _check_norm("lp_pool1d", norm_type)
-    means = avg_pool1d(input ** float(norm_type), k, stride, 0, ceil_mode)
-    return (T.sign(means) * T.relu(T.abs(means)) * float(k)) ** (1.0 / norm_type)
+    check_norm("lp_pool1d", norm_type)
+    means = current("avg_pool1d", avg_pool1d)(input ** float(norm_type), k, stride, 0, ceil_mode)
+    return (T.sign(means) * current("relu", T.relu)(T.abs(means)) * float(k)) ** (1.0 / norm_type)
 
 
 signed(max_pool2d_with_indices, max_pool2d)
@@ -585,14 +581,18 @@ def _adaptive_max(op: str, x: Tensor, output_size: Any) -> tuple[Tensor, Tensor]
 @public(of="nn.functional")
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Maximum over windows that divide the image into `output_size`: (N, C, H, W) -> (N, C, *output_size)."""
+    if not return_indices and (others := current("adaptive_max_pool2d_with_indices", adaptive_max_pool2d)) is not adaptive_max_pool2d:
+        return others(input, output_size)[0]
     x, back = _batched("adaptive_max_pool2d", input, 2)
-    values, indices = _adaptive_max("adaptive_max_pool2d", x, output_size)
-    return (back(values), back(indices)) if return_indices else back(values)
+    found = [back(part) for part in _adaptive_max("adaptive_max_pool2d", x, output_size)]
+    return tuple(found) if return_indices else found[0]
 
 
 @public(method=False, of="calque nn.functional")
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Maximum over windows that divide the sequence into `output_size`: (N, C, L) -> (N, C, output_size)."""
+    if (others := current("adaptive_max_pool1d_with_indices", adaptive_max_pool1d)) is not adaptive_max_pool1d and not return_indices:
+        return others(input, output_size)[0]
     x, back = _batched("adaptive_max_pool1d", input, 1)
-    values, indices = _adaptive_max("adaptive_max_pool1d", x, (1, sizes("adaptive_max_pool1d", "output_size", output_size, 1, 1)[0]))
-    return (back(values), back(indices)) if return_indices else back(values)
+    found = [back(part) for part in _adaptive_max("adaptive_max_pool1d", x, (1, *sizes("adaptive_max_pool1d", "output_size", output_size, 1, 1)))]
+    return tuple(found) if return_indices else found[0]

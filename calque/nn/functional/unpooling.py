@@ -16,6 +16,7 @@ from calque.functional.common import require_real
 from calque.functional.declared import public
 from calque.functional.random import rand
 from calque.nn.functional.conv import sizes
+from calque.nn.functional.current import current
 from calque.nn.functional.rows import kinked
 from calque.tensor import Tensor, read, read_number, upload
 
@@ -133,6 +134,9 @@ def fractional_max_pool2d(
 ) -> Any:
     """Maximum over windows of `kernel_size` that begin at random steps, `output_size` (or `output_ratio` times as) many:
     (N, C, H, W) -> (N, C, H', W'). Source: B. Graham, "Fractional max-pooling" (2014)."""
+    name = "fractional_max_pool2d_with_indices"
+    if (others := current(name, fractional_max_pool2d)) is not fractional_max_pool2d and not return_indices:
+        return others(input, kernel_size, output_size, output_ratio, _random_samples=_random_samples)[0]
     values, indices = _fractional("fractional_max_pool2d", 2, input, kernel_size, output_size, output_ratio, _random_samples)
     return (values, indices) if return_indices else values
 
@@ -147,6 +151,9 @@ def fractional_max_pool3d(
     _random_samples: Tensor | None = None,
 ) -> Any:
     """`fractional_max_pool2d` of volumes: (N, C, D, H, W) -> (N, C, D', H', W')."""
+    name = "fractional_max_pool3d_with_indices"
+    if (others := current(name, fractional_max_pool3d)) is not fractional_max_pool3d and not return_indices:
+        return others(input, kernel_size, output_size, output_ratio, _random_samples=_random_samples)[0]
     values, indices = _fractional("fractional_max_pool3d", 3, input, kernel_size, output_size, output_ratio, _random_samples)
     return (values, indices) if return_indices else values
 

@@ -18,6 +18,7 @@ from calque.functional.common import prim, require_dims, require_real
 from calque.functional.declared import public
 from calque.functional.precision import as_given
 from calque.nn.functional.conv import sizes
+from calque.nn.functional.current import current
 from calque.nn.functional.padding import pad
 from calque.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from calque.nn.functional.rows import constant
@@ -184,19 +185,19 @@ def interpolate(
 @public(of="nn.functional")
 def upsample(input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None) -> Tensor:
     """`interpolate`, under its old name."""
-    return interpolate(input, size, scale_factor, mode, align_corners)
+    return current("interpolate", interpolate)(input, size, scale_factor, mode, align_corners)
 
 
 @public(of="nn.functional")
 def upsample_nearest(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
     """`interpolate` with mode "nearest"."""
-    return interpolate(input, size, scale_factor)
+    return current("interpolate", interpolate)(input, size, scale_factor)
 
 
 @public(of="nn.functional")
 def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
     """`interpolate` with mode "bilinear" and align_corners."""
-    return interpolate(input, size, scale_factor, "bilinear", True)
+    return current("interpolate", interpolate)(input, size, scale_factor, "bilinear", True)
 
 
 @public(method=False, of="calque nn.functional")

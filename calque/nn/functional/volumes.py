@@ -15,12 +15,12 @@ from calque.functional.blame import signed
 from calque.functional.common import cast
 from calque.functional.declared import public
 from calque.functional.precision import lower_precision
-from calque.nn.functional.checks import require_dtype
+from calque.nn.functional.checks import check_norm, require_dtype
 from calque.nn.functional.conv import _check_bias, _check_ranks, conv1d, conv_transpose2d, sizes
+from calque.nn.functional.current import current
 from calque.nn.functional.padding import pad
 from calque.nn.functional.pooling import (
     _averages,
-    _check_norm,
     _lowest,
     adaptive_avg_pool2d,
     adaptive_max_pool1d,
@@ -186,9 +186,9 @@ def avg_pool3d(
 def lp_pool3d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
     """(sum of x ** p) ** (1 / p) over every window: (N, C, D, H, W) -> (N, C, D', H', W')."""
     k = sizes("lp_pool3d", "kernel_size", kernel_size, 3, 1)
-    _check_norm("lp_pool3d", norm_type)
-    means = avg_pool3d(input ** float(norm_type), k, stride, 0, ceil_mode)
-    return (T.sign(means) * T.relu(T.abs(means)) * float(k[0] * k[1] * k[2])) ** (1.0 / norm_type)
+    check_norm("lp_pool3d", norm_type)
+    means = current("avg_pool3d", avg_pool3d)(input ** float(norm_type), k, stride, 0, ceil_mode)
+    return (T.sign(means) * current("relu", T.relu)(T.abs(means)) * float(k[0] * k[1] * k[2])) ** (1.0 / norm_type)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- adaptive
@@ -221,6 +221,8 @@ def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
 @public(of="nn.functional")
 def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Maximum over windows that divide the volume into `output_size`: (N, C, D, H, W) -> (N, C, *output_size)."""
+    if (others := current("adaptive_max_pool3d_with_indices", adaptive_max_pool3d)) is not adaptive_max_pool3d and not return_indices:
+        return others(input, output_size)[0]
     x, single = _batched("adaptive_max_pool3d", input)
     depth, height, width = x._layout.shape[2:]
     out = _target("adaptive_max_pool3d", output_size, (depth, height, width))

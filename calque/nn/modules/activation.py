@@ -12,6 +12,7 @@ from calque.base.text import described
 from calque.functional.common import is_tensor
 from calque.nn import functional as F
 from calque.nn import init
+from calque.nn.init import xavier_normal_, xavier_uniform_, zeros_  # PyTorch's attention takes them when it is imported, too
 from calque.nn.module import Module
 from calque.nn.modules.linear import Linear
 from calque.nn.modules.make import fresh, positive
@@ -416,13 +417,13 @@ class MultiheadAttention(Module):
         for name in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"):
             weight: Parameter | None = getattr(self, name)
             if weight is not None:
-                init.xavier_uniform_(weight)
+                xavier_uniform_(weight)
         if self.in_proj_bias is not None:
-            init.zeros_(self.in_proj_bias)
-            init.zeros_(self.out_proj.bias)
+            zeros_(self.in_proj_bias)
+            zeros_(self.out_proj.bias)
         for extra in (self.bias_k, self.bias_v):
             if extra is not None:
-                init.xavier_normal_(extra)
+                xavier_normal_(extra)
 
     def forward(
         self,

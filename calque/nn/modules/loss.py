@@ -7,6 +7,7 @@ from typing import Any
 from calque.nn import functional as F
 from calque.nn.functional.legacy import legacy_reduction
 from calque.nn.module import Module
+from calque.nn.modules.vision import PairwiseDistance
 from calque.tensor import Tensor
 
 __all__ = [
@@ -245,7 +246,7 @@ class TripletMarginWithDistanceLoss(_Loss):
 
     def __init__(self, *, distance_function: Any = None, margin: float = 1.0, swap: bool = False, reduction: str = "mean") -> None:
         super().__init__(reduction=reduction)
-        self.distance_function = F.pairwise_distance if distance_function is None else distance_function
+        self.distance_function = PairwiseDistance() if distance_function is None else distance_function
         self.margin, self.swap = margin, swap
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:

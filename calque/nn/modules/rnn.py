@@ -12,8 +12,9 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.text import described, shown
 from calque.functional.precision import lowered
-from calque.nn import functional as F
 from calque.nn import init
+from calque.nn.functional.dropout import dropout
+from calque.nn.functional.linear import linear
 from calque.nn.functional.recurrent import gru_step, lstm_gates, lstm_scan, relu, scan
 from calque.nn.module import Module
 from calque.nn.modules.make import extents, fresh, positive
@@ -108,9 +109,9 @@ class RNNBase(Module):
         b_ih, b_hh = (self._weight("bias_ih" + suffix), self._weight("bias_hh" + suffix)) if self.bias else (None, None)
         reverse = suffix.endswith("reverse")
         if self.mode == "GRU":
-            projected = F.linear(x, w_ih, b_ih)
+            projected = linear(x, w_ih, b_ih)
             return scan(projected, state, lambda z, s: (gru_step(z, s[0], w_hh, b_hh),), reverse, alive)
-        projected = F.linear(x, w_ih, None if b_ih is None else b_ih + b_hh)
+        projected = linear(x, w_ih, None if b_ih is None else b_ih + b_hh)
         if self.mode == "LSTM":
             state, w_hh, w_hr = lowered(tuple(state), w_hh, self._weight("weight_hr" + suffix) if self.proj_size else None)
             return self._lstm(projected, state, w_hh, w_hr, reverse, alive)
@@ -131,7 +132,7 @@ class RNNBase(Module):
 
         def step(z: Tensor, s: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             new, cell = lstm_gates(z + T.matmul(s[0], turned), s[1])[:2]
-            return (new if w_hr is None else F.linear(new, w_hr)), cell
+            return (new if w_hr is None else linear(new, w_hr)), cell
 
         return scan(projected, state, step, reverse, alive)
 
@@ -151,7 +152,7 @@ class RNNBase(Module):
                     collected.append(value)
             x = outputs[0] if directions == 1 else T.cat(outputs, 2)
             if self.dropout and self.training and layer < self.num_layers - 1:
-                x = F.dropout(x, self.dropout)
+                x = dropout(x, self.dropout)
         return x, tuple(T.stack(values, 0) for values in finals)
 
     def _state_sizes(self) -> tuple[int, ...]:
@@ -327,7 +328,7 @@ class RNNCell(_Cell):
 
     def forward(self, input: Tensor, hx: Any = None) -> Tensor:
         x, (h,), single = self._batched(input, None if hx is None else [hx])
-        z = F.linear(x, self.weight_ih, self.bias_ih) + F.linear(h, self.weight_hh, self.bias_hh)
+        z = linear(x, self.weight_ih, self.bias_ih) + linear(h, self.weight_hh, self.bias_hh)
         y = T.tanh(z) if self.nonlinearity == "tanh" else relu(z)
         return T.squeeze(y, 0) if single else y
 
@@ -342,7 +343,7 @@ class LSTMCell(_Cell):
 
     def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Tensor]:
         x, (h, c), single = self._batched(input, hx)
-        z = F.linear(x, self.weight_ih, self.bias_ih) + F.linear(h, self.weight_hh, self.bias_hh)
+        z = linear(x, self.weight_ih, self.bias_ih) + linear(h, self.weight_hh, self.bias_hh)
         h, c = lstm_gates(z, c)[:2]
         return (T.squeeze(h, 0), T.squeeze(c, 0)) if single else (h, c)
 
@@ -354,5 +355,5 @@ class GRUCell(_Cell):
 
     def forward(self, input: Tensor, hx: Any = None) -> Tensor:
         x, (h,), single = self._batched(input, None if hx is None else [hx])
-        y = gru_step(F.linear(x, self.weight_ih, self.bias_ih), h, self.weight_hh, self.bias_hh)
+        y = gru_step(linear(x, self.weight_ih, self.bias_ih), h, self.weight_hh, self.bias_hh)
         return T.squeeze(y, 0) if single else y

@@ -12,7 +12,7 @@ from calque.base.device import DEFAULT
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import described
 from calque.nn import functional as F
-from calque.nn import init
+from calque.nn.init import xavier_uniform_
 from calque.nn.module import Module
 from calque.nn.modules.activation import MultiheadAttention
 from calque.nn.modules.container import ModuleList
@@ -84,7 +84,7 @@ class TransformerEncoderLayer(_Layer):
     """
 
     def __init__(
-        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1, activation: Any = "relu",
+        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1, activation: Any = F.relu,
         layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False, bias: bool = True, device: Any = None,
         dtype: Any = None,
     ) -> None:  # fmt: skip
@@ -104,7 +104,7 @@ class TransformerDecoderLayer(_Layer):
     """Self-attention, attention to the encoder's memory and a feed-forward network: (L, N, E), (S, N, E) -> (L, N, E)."""
 
     def __init__(
-        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1, activation: Any = "relu",
+        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1, activation: Any = F.relu,
         layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False, bias: bool = True, device: Any = None,
         dtype: Any = None,
     ) -> None:  # fmt: skip
@@ -192,7 +192,7 @@ class Transformer(Module):
         num_decoder_layers: int = 6,
         dim_feedforward: int = 2048,
         dropout: float = 0.1,
-        activation: Any = "relu",
+        activation: Any = F.relu,
         custom_encoder: Any = None,
         custom_decoder: Any = None,
         layer_norm_eps: float = 1e-5,
@@ -221,7 +221,7 @@ class Transformer(Module):
         self.decoder = custom_decoder or TransformerDecoder(TransformerDecoderLayer(*settings), num_decoder_layers, norm())
         for parameter in self.parameters():
             if parameter._layout.ndim > 1:
-                init.xavier_uniform_(parameter)
+                xavier_uniform_(parameter)
         self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
 
     def forward(
