@@ -178,10 +178,11 @@ def _points(dims: Sequence[Dim], first: tuple[int, ...]) -> list[tuple[int, ...]
         top = high if d.max is not None else low + _FAR + 4 * size
         axes.append(sorted({s for s in (size, low, low + 1, low + 2, low + 3, size + 1, (low + top) // 2, top - 1, top) if low <= s <= top}))
     corners = list(product(*[{axis[0], axis[-1], size} for axis, size in zip(axes, first, strict=True)]))[:256]
+    small = list(product(*[axis[:4] for axis in axes]))[:256]  # sizes that are small together, of which products are asked
     alone = [(*first[:k], s, *first[k + 1 :]) for k, axis in enumerate(axes) for s in axis]
     rng = Random(19)
     mixed = [tuple(rng.randint(axis[0], axis[-1]) for axis in axes) for _ in range(_POINTS if dims else 0)]
-    return list(dict.fromkeys([*alone, *corners, *mixed]))
+    return list(dict.fromkeys([*alone, *corners, *small, *mixed]))
 
 
 def _run(request: Request, state: State, dims: Sequence[Dim], inputs: Sequence[Spec], sizes: tuple[int, ...]) -> Traced:

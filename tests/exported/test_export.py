@@ -368,3 +368,15 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
 def test_wrong_arguments(case: Any) -> None:
     with pytest.raises((ValueError, RuntimeError), match=case[1]):
         case[0]()
+
+
+def test_sizes_that_are_small_together_have_their_program() -> None:
+    """Branches on a product of two free sizes: limits and single small sizes do not reach all of them."""
+
+    def few(x: Any) -> Any:
+        return x * 2 if x.shape[0] * x.shape[1] <= 4 else x * 3
+
+    exported = calque.export(few, calque.ones(8, 9), {"x": {0: "rows", 1: "columns"}})
+    for rows in range(1, 6):
+        for columns in range(1, 6):
+            assert exported(calque.ones(rows, columns)).max() == (2 if rows * columns <= 4 else 3)
