@@ -29,11 +29,16 @@ def save(
     _use_new_zipfile_serialization: bool = True,
     *,
     format: str = "safetensors",
+    shard_size: int = 5 * 2**30,
 ) -> None:
     """Write tensors and the nested dicts, lists and tuples around them to one file.
 
     `format`: "safetensors", the default, which any safetensors reader opens and in which every tensor and the header carry a CRC-32; or "pt", a zip
     archive that `torch.load(..., weights_only=True)` reads (values of NumPy in it need `weights_only=False` there).
+
+    A path that ends in .index.json, such as "model.safetensors.index.json", becomes the index of several files beside it, as the Hugging Face Hub
+    has them. `shard_size`: the bytes of each at most, unless one tensor takes more. The index is written last, in one step: until then the checkpoint
+    before it is whole.
 
     PyTorch's arguments in between choose how it pickles; here nothing is pickled, and they change nothing.
 
@@ -64,6 +69,9 @@ def save(
     if format != "safetensors":
         raise ArgumentError(f"[save] expected format='safetensors' or 'pt', got {shown(format)}")
     flat = flatten(obj, leaf_of)
+    if isinstance(f, str | os.PathLike) and str(os.fspath(f)).endswith(".index.json"):
+        import_module("calque.io.shards").write_shards(os.fspath(f), flat, shard_size)
+        return
     header = plan(flat.arrays, flat.structure)
     if isinstance(f, str | os.PathLike):
         write_file(os.fspath(f), header, flat.arrays)
@@ -126,7 +134,9 @@ def load(
     if isinstance(f, str | os.PathLike):
         path = os.fspath(f)
         if isinstance(path, str) and path.endswith(".index.json") and os.path.isfile(path):
-            return import_module("calque.io.shards").read_shards(path, lambda part: read_file(part, make, foreign))
+            return import_module("calque.io.shards").read_shards(
+                path, lambda part: read_file(part, make, foreign), lambda part: read_file(part, lambda leaf: leaf.array), make
+            )
         return read_file(path, make, foreign)
     if not callable(getattr(f, "read", None)):
         raise TypeError(f"[load] expected a path or a binary file, got {type_name(f)}")

@@ -6,20 +6,117 @@ refused.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import re
+import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
-from calque.base.errors import CheckpointError
+from calque.base.errors import ArgumentError, CheckpointError
 from calque.base.text import shown
-from calque.io.structure import parse_json
+from calque.io.layout import plan
+from calque.io.structure import Array, Flat, Leaf, flatten, parse_json, unflatten
+from calque.io.write import write_file, write_whole
 
 _MOST = 100_000_000  # bytes of an index
 
 
-def read_shards(path: str, load: Callable[[str], Any]) -> dict[str, Any]:
-    """The tensors of all files that an index names, in its order; `load` reads one of them."""
-    files = _files(path)
+_ABANDONED = 3600  # seconds after which a file that no index names is one of a process that was killed
+_PART = r"-[0-9a-f]{12}-\d{5}-of-\d{5}\.safetensors"
+
+
+def write_shards(path: str, flat: Flat, shard_size: int) -> None:
+    """Write several files of at most `shard_size` bytes (or of one tensor) under names that are new, and then their index, in one step: until then
+    the checkpoint before it is whole, and afterwards its files are removed."""
+    if isinstance(shard_size, bool) or not isinstance(shard_size, int) or shard_size < 1:
+        raise ArgumentError(f"[save] expected shard_size as an int of bytes above 0, got {shown(shard_size)}; 2**30 is one GiB")
+    path = os.path.realpath(path)
+    folder, stem = os.path.dirname(path), os.path.basename(path).removesuffix(".index.json").removesuffix(".safetensors")
+    groups: list[dict[str, Array]] = [{}]
+    room = shard_size
+    for name, array in flat.arrays.items():
+        if groups[-1] and array.nbytes > room:
+            groups.append({})
+            room = shard_size
+        groups[-1][name] = array
+        room -= array.nbytes
+    token, places, written = os.urandom(6).hex(), dict[str, str](), list[str]()
+    before = _named(path)
+    try:
+        for k, group in enumerate(groups, 1):
+            file = f"{stem}-{token}-{k:05d}-of-{len(groups):05d}.safetensors"
+            part = flatten(dict(group))
+            write_file(os.path.join(folder, file), plan(part.arrays, part.structure), part.arrays)
+            written.append(file)
+            places.update(dict.fromkeys(group, file))
+        metadata = {"total_size": sum(a.nbytes for a in flat.arrays.values()), "calque": flat.structure, "crc32": _crc(flat.structure, places)}
+        text = (json.dumps({"metadata": metadata, "weight_map": places}, indent=1) + "\n").encode()
+
+        def content(file: Any) -> None:
+            file.write(text)
+
+        write_whole(path, len(text), content)
+    except BaseException:
+        if not set(written) & _named(path):
+            _remove(folder, written)
+        raise
+    _remove(folder, before | _abandoned(folder, stem, set(written)))
+
+
+def remove_shards(path: str) -> None:
+    """Remove an index, and then the files that it names and `write_shards` wrote."""
+    files = _named(path)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    _remove(os.path.dirname(path), files)
+
+
+def _remove(folder: str, files: Any) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, file))
+
+
+def _named(path: str) -> set[str]:
+    """The files of our own that the index at a path names, if it is one."""
+    try:
+        return {file for file in _index(path)[0].values() if re.search(_PART + "$", file)}
+    except CheckpointError:
+        return set()
+
+
+def _abandoned(folder: str, stem: str, kept: set[str]) -> set[str]:
+    """Files of a save that did not end."""
+    found, pattern, now = set(), re.compile(re.escape(stem) + _PART), time.time()
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if pattern.fullmatch(entry.name) and entry.name not in kept and now - entry.stat().st_mtime > _ABANDONED:
+                found.add(entry.name)
+    return found
+
+
+def _crc(structure: str, places: dict[str, str]) -> int:
+    return zlib.crc32(json.dumps([structure, places]).encode())
+
+
+def read_shards(path: str, load: Callable[[str], Any], raw: Callable[[str], Any], make: Callable[[Leaf], object]) -> Any:
+    """What `write_shards` wrote, or the tensors of all files that another program's index names, in its order; `load` reads one of them, `raw` its
+    arrays alone."""
+    files, structure = _index(path)
+    if structure is not None:
+        arrays = _arrays(path, files, raw)
+        try:
+            return unflatten(structure, {name: arrays[name] for name in files}, make)
+        except ValueError as error:
+            raise CheckpointError(f"[load] {path!r} is damaged: {error}") from None
+    return _arrays(path, files, load)
+
+
+def _arrays(path: str, files: dict[str, str], load: Callable[[str], Any]) -> dict[str, Any]:
+    """The tensors of all files, in the order of the index."""
     folder, found = os.path.dirname(path), dict[str, Any]()
     for file in dict.fromkeys(files.values()):
         part = load(os.path.join(folder, file))
@@ -31,8 +128,8 @@ def read_shards(path: str, load: Callable[[str], Any]) -> dict[str, Any]:
     return {name: found[name] for name in files}
 
 
-def _files(path: str) -> dict[str, str]:
-    """Name of a tensor -> name of its file."""
+def _index(path: str) -> tuple[dict[str, str], str | None]:
+    """(name of a tensor -> name of its file, the structure around them if `write_shards` wrote it)."""
     try:
         with open(path, "rb") as file:
             text = file.read(_MOST + 1)
@@ -41,7 +138,8 @@ def _files(path: str) -> dict[str, str]:
     if len(text) > _MOST:
         raise CheckpointError(f"[load] {path!r} is no index of a checkpoint: it takes more than {_MOST:,} bytes")
     try:
-        files = parse_json(text.decode("utf-8"))["weight_map"]
+        whole = parse_json(text.decode("utf-8"))
+        files, metadata = whole["weight_map"], whole.get("metadata")
         if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
             raise TypeError("weight_map is no map from names to files")
     except (ValueError, KeyError, TypeError) as error:
@@ -49,4 +147,7 @@ def _files(path: str) -> dict[str, str]:
     for file in set(files.values()):
         if file in ("", ".", "..") or os.path.basename(file) != file or "\\" in file or "\0" in file:
             raise CheckpointError(f"[load] {path!r} names the file {shown(file)}; an index may only name files beside it")
-    return files
+    structure = metadata.get("calque") if isinstance(metadata, dict) else None
+    if structure is not None and (not isinstance(structure, str) or metadata.get("crc32") != _crc(structure, files)):
+        raise CheckpointError(f"[load] {path!r} is damaged: its checksum does not fit what it says; take the checkpoint before it")
+    return files, structure

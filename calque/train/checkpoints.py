@@ -24,11 +24,12 @@ import calque
 from calque.base.errors import ArgumentError, CheckpointError
 from calque.base.text import shown
 from calque.data.convert import copy_array
+from calque.io.shards import remove_shards
 from calque.io.write import write_whole
 from calque.run.source import warn_user
 from calque.tensor import read
 
-_NAME = re.compile(r"epoch\d+-step(\d+)[^/]*\.calque")
+_NAME = re.compile(r"epoch\d+-step(\d+)[^/]*\.calque(\.index\.json)?")
 LAST = 2  # checkpoints to go on from; should the newest be damaged there is one before it
 
 
@@ -48,7 +49,7 @@ class Checkpoints:
     """The checkpoints in a folder.
 
     folder: is made if it is not there. keep: how many of the best ones by `metric` stay (mode: "min" or "max" is better); beside the last two. A
-    metric that is not finite is never among the best.
+    metric that is not finite is never among the best. shard_size: bytes of a file at most; a checkpoint is then an index and several files.
 
     Raises CheckpointError if the folder cannot be written.
 
@@ -60,12 +61,18 @@ class Checkpoints:
     ('epoch001-step000010-val_accuracy0.9.calque', [2.0, 2.0])
     """
 
-    def __init__(self, folder: str | os.PathLike[str], keep: int = 3, metric: str = "loss", mode: str = "min") -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], keep: int = 3, metric: str = "loss", mode: str = "min",
+        shard_size: int | None = None,
+    ) -> None:  # fmt: skip
         if mode not in ("min", "max"):
             raise ArgumentError(f"[Checkpoints] expected mode to be 'min' or 'max', got {shown(mode)}")
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
             raise ArgumentError(f"[Checkpoints] expected keep to be an integer >= 0, got {shown(keep)}")
         self.folder, self.keep, self.metric, self.sign = Path(folder), keep, metric, 1.0 if mode == "min" else -1.0
+        if shard_size is not None and (isinstance(shard_size, bool) or not isinstance(shard_size, int) or shard_size < 1):
+            raise ArgumentError(f"[Checkpoints] expected shard_size to be an integer >= 1, got {shown(shard_size)}")
+        self.shard_size = shard_size
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:  # the latter: a name with a zero byte
@@ -134,7 +141,11 @@ class Checkpoints:
     def _save(self, state: Any, epoch: int, step: int, value: float | None) -> None:
         score = "" if value is None else f"-{re.sub(r'[^A-Za-z0-9_.]+', '_', self.metric)}{value:.6g}"
         entry: dict[str, Any] = {"file": f"epoch{epoch:03d}-step{step:06d}{score}.calque", "value": value, "epoch": epoch, "step": step}
-        calque.save(state, self.folder / entry["file"])
+        if self.shard_size is None:
+            calque.save(state, self.folder / entry["file"])
+        else:
+            entry["file"] += ".index.json"
+            calque.save(state, self.folder / entry["file"], shard_size=self.shard_size)
         before = self.entries
         others = {kind: [e for e in found if e["file"] != entry["file"]] for kind, found in before.items()}
         best = others["best"] + ([entry] if value is not None and math.isfinite(value) else [])
@@ -147,7 +158,13 @@ class Checkpoints:
             raise
         named = {e["file"] for found in self.entries.values() for e in found}
         for old in {e["file"] for found in before.values() for e in found} - named:
-            (self.folder / old).unlink(missing_ok=True)
+            self._remove(old)
+
+    def _remove(self, name: str) -> None:
+        if name.endswith(".index.json"):
+            remove_shards(str(self.folder / name))
+        else:
+            (self.folder / name).unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Remove every checkpoint, the index first."""
@@ -156,7 +173,7 @@ class Checkpoints:
         self.entries = {"last": [], "best": []}
         self.index.unlink(missing_ok=True)
         for name in names:
-            (self.folder / name).unlink(missing_ok=True)
+            self._remove(name)
 
     def _write(self) -> None:
         text = (json.dumps({"version": 1, "metric": self.metric, **self.entries}, indent=2) + "\n").encode()
