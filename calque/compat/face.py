@@ -129,6 +129,12 @@ def _names(module: ModuleType) -> dict[str, Any]:
     return vars(ModuleType)["__dict__"].__get__(module)  # type: ignore[no-any-return]  # the property of Face stands in front of it
 
 
+@functools.cache
+def _listed(path: str) -> list[str]:
+    """The names of a module for texts of errors: libraries ask with `hasattr` in their loops, and to list all names takes milliseconds."""
+    return dir(face(path))
+
+
 class Face(ModuleType):
     """A module of PyTorch's, made of what Calque has."""
 
@@ -174,7 +180,7 @@ class Face(ModuleType):
         if found is NOTHING:
             if name.startswith("__"):
                 raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name)
-            raise refusal(self.__name__, name, dir(self))
+            raise refusal(self.__name__, name, _listed(self.__name__))
         super().__setattr__(name, found)
         return found
 

@@ -34,6 +34,13 @@ def test_every_module_of_the_folder_has_what_it_lists(name: str) -> None:
     assert set(module.__all__) <= set(dir(found))
 
 
+def test_asking_for_missing_names_lists_the_others_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    listings: list[str] = []
+    names = Face.__dir__
+    monkeypatch.setattr(Face, "__dir__", lambda self: listings.append(self.__name__) or names(self))
+    assert not any(hasattr(torch.nn.utils, f"nobody_has_{k}") for k in range(5)) and len(listings) <= 1
+
+
 def test_names_of_inner_modules_are_those_of_the_outer_ones() -> None:
     assert torch.nn.modules.batchnorm.BatchNorm2d is calque.nn.BatchNorm2d is torch.nn.BatchNorm2d
     assert torch.optim.sgd.SGD is calque.optim.SGD and torch.utils.data.dataloader.DataLoader is calque.data.DataLoader
