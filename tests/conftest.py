@@ -116,13 +116,14 @@ AS_USERS = {"oracle", "functional", "nn", "optim", "conformance", "distributions
 RECORDED = {"test_replay.py", "test_arithmetic.py", "test_bad_numbers.py", "test_parametrize.py", "test_every_device.py"}
 
 
-def _compute_small_operations(eager: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether small operations are computed where they are written, here and in processes that a test starts."""
+def _compute_small_operations(eager: int, monkeypatch: pytest.MonkeyPatch, elsewhere: bool = False) -> None:
+    """Whether small operations are computed where they are written, here and in processes that a test starts. `elsewhere`: the test uses devices that
+    earlier ones have used too."""
     from calque.base.config import settings
     from calque.base.device import InUse
     from calque.run.recorder import flush, local, record_from_here
 
-    if settings.logical_devices == 1:
+    if settings.logical_devices == 1 and not elsewhere:
         InUse.several = InUse.elsewhere = False  # an earlier test has used other devices, which ends that small operations are computed
     if eager != settings.eager:
         flush("test")
@@ -136,7 +137,7 @@ def _compute_small_operations(eager: int, monkeypatch: pytest.MonkeyPatch) -> No
 def _small_operations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small operations are computed or recorded, as the folder of the test asks."""
     folder = request.path.relative_to(Path(__file__).parent).parts[0]
-    _compute_small_operations(int(folder in AS_USERS and request.path.name not in RECORDED), monkeypatch)
+    _compute_small_operations(int(folder in AS_USERS and request.path.name not in RECORDED), monkeypatch, folder == "device")
 
 
 @pytest.fixture
