@@ -22,22 +22,31 @@ def data_parallel(
 ) -> Any:  # fmt: skip
     """`module(*inputs, **module_kwargs)` with the batch (dim `dim` of every tensor) split over the devices. Without devices it is just that call.
 
-    device_ids: devices, their names, or numbers of logical devices; None means all logical devices if there are several. output_device:
-    where the results are put together; None means where the module's parameters live.
+    device_ids: devices, their names, or numbers of devices of the kind where the module's parameters live (on the CPU: of logical devices); None
+    means all devices of that kind if there are several. output_device: where the results are put together; None means where the module's
+    parameters live.
     """
     arguments = inputs if isinstance(inputs, tuple) else (inputs,)
     keywords = module_kwargs or {}
-    if device_ids is None and settings.logical_devices > 1:
-        device_ids = list(range(settings.logical_devices))
+    if device_ids is None:
+        device_ids = _all_beside(module)
     if not device_ids:
         return module(*arguments, **keywords)
-    devices = devices_of(device_ids, "data_parallel")
-    home = _home(module, devices[0]) if output_device is None else device_of(output_device, "data_parallel")
+    devices = devices_of(device_ids, "data_parallel", module.parameters())
+    home = _home(module, devices[0]) if output_device is None else device_of(output_device, "data_parallel", module.parameters())
     parts = scatter((arguments, keywords), devices, dim)
     replicas = replicate(module, devices[: len(parts)])
     outputs = parallel_apply(replicas, [a for a, _ in parts], [k for _, k in parts], devices[: len(parts)])
     _keep_statistics(module, replicas[0])
     return gather(outputs, home, dim)
+
+
+def _all_beside(module: Any) -> list[str]:
+    """All devices of the kind where the module's parameters live if there are several, else none."""
+    found = {p._layout.device for p in module.parameters()}
+    backend = next((device.backend for device in found if device.backend is not None), None)
+    kind, count = ("cpu", settings.logical_devices) if backend is None else (next(iter(found)).type, backend.count())
+    return [f"{kind}:{i}" for i in range(count)] if count > 1 else []
 
 
 def _keep_statistics(module: Any, replica: Any) -> None:
@@ -78,7 +87,8 @@ class DataParallel(Module):
         if not isinstance(module, Module):
             raise ArgumentError(f"[DataParallel] expected a Module, got {type_name(module)}; wrap what it computes in a class with forward")
         self.module = module
-        self.device_ids = None if device_ids is None else devices_of(device_ids, "DataParallel") if device_ids or device_ids == 0 else []
+        chosen = device_ids or device_ids == 0  # the number alone is refused
+        self.device_ids = None if device_ids is None else devices_of(device_ids, "DataParallel", module.parameters()) if chosen else []
         self.output_device = output_device
         self.dim = dim
 

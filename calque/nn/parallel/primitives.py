@@ -8,7 +8,8 @@ from typing import Any
 
 from calque import functional as T
 from calque.autograd.moving import move
-from calque.base.device import Device
+from calque.base.config import settings
+from calque.base.device import Device, backend_of
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.text import described, shown, type_name
 from calque.functional.common import is_tensor
@@ -17,18 +18,28 @@ from calque.run.recorder import flush
 from calque.tensor import Tensor
 
 
-def device_of(device: Any, op: str) -> Device:
-    """A device argument: a device, its name, or the number of a logical device."""
+def kind_of(tensors: Iterable[Any]) -> str:
+    """The kind of device that a number means beside these tensors: the one where they live. What lives on the CPU goes to its logical devices, or,
+    as in PyTorch, to CUDA devices if the CPU is one device and there are some."""
+    kinds = {t._layout.device.type for t in tensors if t._layout.device.backend is not None}
+    if len(kinds) == 1:
+        return str(kinds.pop())
+    return "cpu" if settings.logical_devices > 1 or not backend_of("cuda").count() else "cuda"
+
+
+def device_of(device: Any, op: str, tensors: Iterable[Any]) -> Device:
+    """A device argument: a device, its name, or a number, which means what `kind_of` says of the tensors."""
     if isinstance(device, int) and not isinstance(device, bool):
-        device = f"cpu:{device}"
+        device = f"{kind_of(tensors)}:{device}"
     return resolve_device(device, op)
 
 
-def devices_of(devices: Sequence[Any], op: str) -> list[Device]:
+def devices_of(devices: Sequence[Any], op: str, tensors: Iterable[Any]) -> list[Device]:
     """Several device arguments, each device once."""
     if not isinstance(devices, Iterable) or isinstance(devices, str) or any(d is None for d in devices):
         raise ArgumentError(f"[{op}] expected a list of devices, got {shown(devices)}; write for example ['cpu:0', 'cpu:1']")
-    found = [device_of(d, op) for d in devices]
+    beside = list(tensors)
+    found = [device_of(d, op, beside) for d in devices]
     if not found or len(set(found)) < len(found):
         raise ArgumentError(f"[{op}] expected one or more different devices, got {[str(d) for d in found]}; name each device once")
     return found
@@ -71,7 +82,7 @@ def scatter(inputs: Any, target_gpus: Sequence[Any], dim: int = 0) -> Any:
     >>> calque.nn.parallel.scatter(calque.arange(3), ["cpu"])
     (tensor([0, 1, 2]),)
     """
-    devices = devices_of(target_gpus, "scatter")
+    devices = devices_of(target_gpus, "scatter", tensors_in(inputs))
     wanted = len(devices)
     devices = devices[: number_of_parts("scatter", inputs, wanted, dim)]
 
@@ -108,8 +119,8 @@ def gather(outputs: Sequence[Any], target_device: Any, dim: int = 0) -> Any:
     >>> calque.nn.parallel.gather([calque.ones(2), calque.zeros(1)], "cpu")
     tensor([1., 1., 0.])
     """
-    device = device_of(target_device, "gather")
     results = list(outputs)
+    device = device_of(target_device, "gather", tensors_in(results))
     if not results:
         raise ArgumentError("[gather] expected the results of one device or more, got none; is the batch empty?")
 

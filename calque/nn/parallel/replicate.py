@@ -22,8 +22,8 @@ def replicate(network: Any, devices: Sequence[Any], detach: bool = False) -> lis
     forward writes into them (statistics) stays. Make new copies after every optimizer step."""
     if not isinstance(network, Module):
         raise ArgumentError(f"[replicate] expected a Module, got {type_name(network)}; only modules have parameters to copy")
-    where = devices_of(devices, "replicate")
     parameters = list(dict.fromkeys(p for p in network.parameters()))
+    where = devices_of(devices, "replicate", parameters)
     buffers = list(dict.fromkeys(b for b in network.buffers()))
     copies = broadcast(parameters, where, detach)
     return [_copy(network, dict(zip(parameters, copies[k], strict=True)), _buffers(buffers, device)) for k, device in enumerate(where)]
