@@ -2,8 +2,8 @@
 
     python bench/servers.py [--slices 5]
 
-The bare actors add what they are sent to an array and give it back: no rounds, no order, nothing that survives. All take turns; medians of wall-clock time
-by step, as wide as the slower worker. On a busy machine only their ratio means something.
+The bare actors add what they are sent to an array and give it back: no rounds, no order, nothing that survives. All take turns;
+medians of wall-clock time by step, as wide as the slower worker. On a busy machine only their ratio means something.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ class Worker:
                 got = ray.get([server.push_pull.remote(part) for server, part in zip(self.bare, self.parts, strict=True)])
                 np.concatenate(got, out=self.out.numpy())
             else:
-                self.stores[name].push("w", self.gradient)
-                self.stores[name].pull("w", self.out)
+                self.stores[name].pushpull("w", self.gradient, out=self.out)
         return (time.perf_counter() - began) / count
 
 

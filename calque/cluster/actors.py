@@ -9,6 +9,8 @@ import asyncio
 import secrets
 from typing import Any
 
+import numpy as np
+
 from calque.base.errors import DistributedError
 from calque.base.extras import need
 from calque.cluster.link import Gone, Link
@@ -57,9 +59,11 @@ class RayPort:
             raise TimeoutError from error
 
     def pack(self, batch: list[Operation]) -> Any:
-        """The batch, or where Ray has it."""
+        """A copy of the batch, or where Ray has it: its arrays may be those of tensors that change."""
         size = sum(getattr(given, "nbytes", 0) for operation in batch for given in operation)
-        return self._ray.put(batch) if size > LARGE else batch
+        if size > LARGE:
+            return self._ray.put(batch)
+        return [tuple(given.copy() if isinstance(given, np.ndarray) else given for given in operation) for operation in batch]
 
     def _is_dead(self) -> bool:
         """Whether the actor is not going to be started again."""

@@ -37,7 +37,7 @@ class Port(Protocol):
         """Wait for what a call gives. Raises `Gone`, or TimeoutError."""
 
     def pack(self, batch: list[Operation]) -> Any:
-        """A batch as `call` may be given it, more than once."""
+        """A batch as `call` may be given it, more than once, though its arrays change meanwhile."""
 
 
 @dataclass
@@ -80,13 +80,20 @@ class Link:
 
     def push(self, entries: list[tuple[Any, Any]]) -> None:
         """Send arrays by key; one batch for each server."""
+        for i, batch in self._batches(entries).items():
+            self._post(i, batch)
+
+    def push_pull(self, entries: list[tuple[Any, Any]]) -> list[Any]:
+        """Send arrays by key, and get the values of the same keys; one call of each server."""
+        return self._gathered([key for key, _ in entries], self._batches(entries))
+
+    def _batches(self, entries: list[tuple[Any, Any]]) -> dict[int, list[Operation]]:
         batches: dict[int, list[Operation]] = {}
         for key, array in entries:
             places = self._places(key)
             for i, start, stop in places:
                 batches.setdefault(i, []).append(("push", key, array if len(places) == 1 else array.reshape(-1)[start:stop]))
-        for i, batch in batches.items():
-            self._post(i, batch)
+        return batches
 
     def tell(self, name: str, *given: Any) -> None:
         """Send an operation to all servers."""
@@ -95,16 +102,21 @@ class Link:
 
     def pull(self, keys: list[Any]) -> list[Any]:
         """The values of keys, whole. Whoever gets them may not change them."""
+        return self._gathered(keys, {})
+
+    def _gathered(self, keys: list[Any], batches: dict[int, list[Operation]]) -> list[Any]:
+        """The values of keys after these batches."""
         wanted: dict[int, list[Any]] = {}
-        for key in keys:
+        for key in dict.fromkeys(keys):
             for i, _, _ in self._places(key):
                 wanted.setdefault(i, []).append(key)
         found: dict[Any, list[Any]] = {key: [] for key in keys}
-        for i, arrays in self._ask(wanted, safe=False).items():  # in the order of servers, which is that of the parts
+        for i, arrays in self._ask(wanted, safe=False, batches=batches).items():  # in the order of servers, which is that of the parts
             for key, array in zip(wanted[i], arrays, strict=True):
                 found[key].append(array)
                 self.received += array.nbytes
-        return [(parts[0] if len(parts) == 1 else np.concatenate(parts)).reshape(self.specs[key][0]) for key, parts in found.items()]
+        whole = {key: (parts[0] if len(parts) == 1 else np.concatenate(parts)).reshape(self.specs[key][0]) for key, parts in found.items()}
+        return [whole[key] for key in keys]
 
     def pushed(self, key: Any) -> int:
         """How many pushes of a key the servers have from this member, whichever process it was."""
@@ -131,11 +143,8 @@ class Link:
 
     def _post(self, i: int, batch: list[Operation]) -> None:
         line = self._lines[i]
-        self.sent += sum(given.nbytes for operation in batch for given in operation if isinstance(given, np.ndarray))
         with line.lock:
-            line.number += 1
-            packed = line.port.pack(batch)
-            line.log.append((line.number, packed))
+            packed = self._noted(line, batch)
             line.flying += 1
             crowded = line.flying >= self._ahead
             full = bool(self.every) and len(line.log) > max(3 * self.every, self._ahead)
@@ -143,17 +152,27 @@ class Link:
         if crowded or full:
             self._ask({i: None}, safe=full)
 
-    def _serve(self, line: _Line, number: int, packed: Any, keys: Any, safe: bool) -> Any:
-        return line.port.call("serve", self.member, self._caller, line.life, number, keys, self.seconds, safe, batch=packed)
+    def _noted(self, line: _Line, batch: list[Operation]) -> Any:
+        """The batch with the next number, which is remembered."""
+        self.sent += sum(given.nbytes for operation in batch for given in operation if isinstance(given, np.ndarray))
+        line.number += 1
+        packed = line.port.pack(batch)
+        line.log.append((line.number, packed))
+        return packed
 
-    def _ask(self, wanted: dict[int, Any], safe: bool) -> dict[int, list[Any]]:
-        """What the servers give for these keys as soon as they have taken all that was sent; all of them are asked at once."""
+    def _serve(self, line: _Line, number: int, packed: Any, keys: Any, safe: bool) -> Any:
+        seconds = max(self.seconds, SETTLING) if keys is None else self.seconds  # who pulls waits for others, else for the server alone
+        return line.port.call("serve", self.member, self._caller, line.life, number, keys, seconds, safe, batch=packed)
+
+    def _ask(self, wanted: dict[int, Any], safe: bool, batches: dict[int, list[Operation]] | None = None) -> dict[int, list[Any]]:
+        """What the servers give for these keys as soon as they have taken all that was sent, and these batches; all of them are asked at once."""
         asked = {}
         for i, keys in wanted.items():
             line = self._lines[i]
             with line.lock:
+                packed = self._noted(line, batches[i]) if batches and i in batches else None
                 number, flying = line.number, line.flying
-                asked[i] = (line, number, flying, self._serve(line, number, None, keys, safe))
+                asked[i] = (line, number, flying, self._serve(line, number, packed, keys, safe))
         return {i: self._heard(line, number, flying, ticket, wanted[i], safe) for i, (line, number, flying, ticket) in sorted(asked.items())}
 
     def _heard(self, line: _Line, number: int, flying: int, ticket: Any, keys: Any, safe: bool) -> list[Any]:

@@ -12,6 +12,8 @@ from calque.cluster.shard import STARTER, Operation, Shard, total_of
 
 Reply = tuple[Any, ...]  # ("ok", number kept, arrays) | ("new", life, number taken) | ("late", text) | ("error", text)
 
+REMEMBERED = 8  # times the size of all values: what members have to remember of large pushes, until a state is kept early
+
 
 class Serving:
     """Serves a shard. `keep(state)` stores its state elsewhere, `kept` is what was stored when it lived before; it is kept after `every` batches of
@@ -23,7 +25,7 @@ class Serving:
             shard.restore(kept)
         self.life = secrets.token_hex(8)  # another one after each restart: what was said to the last one is not known here
         self.kept = dict(shard.taken)
-        self._since = 0
+        self._since = self._bytes = self._held = 0
         self._trouble = ""
         self._changed = asyncio.Condition()
         self._storing = asyncio.Lock()
@@ -78,10 +80,11 @@ class Serving:
     async def _take(self, member: int, number: int, batch: list[Operation]) -> None:
         self.shard.take(member, number, batch)
         self._since += 1
+        self._bytes += sum(getattr(given, "nbytes", 0) for operation in batch for given in operation)
         if not self._every:
             self.kept[member] = number
-        elif self._since >= self._every * len(self.shard.members):
-            self._since = 0
+        elif self._since >= self._every * len(self.shard.members) or self._bytes >= max(REMEMBERED * self._held, 1 << 22):
+            self._since = self._bytes = 0
             task = asyncio.get_running_loop().create_task(self._store())
             self._later.add(task)
             task.add_done_callback(self._later.discard)
@@ -99,6 +102,7 @@ class Serving:
                 self._trouble = f"[kvstore] the state of a server cannot be kept: {type(error).__name__}: {str(error)[:300]}"
             else:
                 self.kept, self._trouble = state["taken"], ""
+                self._held = sum(value.nbytes for value in state["values"].values())
 
     async def _until(self, met: Callable[[], bool]) -> None:
         if not met():

@@ -21,6 +21,7 @@ from calque.functional.inplace import copy_
 from calque.functional.views import detach
 from calque.optim.optimizer import check_range
 from calque.parallel.store import KVStore, maker_of, pairs
+from calque.tensor import read
 
 KINDS = ("dist_sync", "dist_async")
 
@@ -106,27 +107,40 @@ class ClusterStore(KVStore):
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Send the values of a key (one tensor, or a list, which is added up first) to the servers. Lists of keys travel together; `priority` is for
         stores of one process."""
-        self._be_open("push")
+        self._link.push(self._entries("push", key, value))
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """`push`, then `pull` into `out` (by default into what was pushed), in one call of each server."""
+        entries = self._entries("pushpull", key, value)
+        self._written(pairs("pushpull", key, value if out is None else out), lambda keys: self._link.push_pull(entries))
+
+    def _entries(self, op: str, key: Any, value: Any) -> list[tuple[Any, Any]]:
+        """What is pushed, by key."""
+        self._be_open(op)
         if self.rank == STARTER:
             raise ArgumentError("[kvstore] expected push from a worker, got it where servers were started; workers call create(..., rank=0)")
         entries = []
-        for k, v in pairs("push", key, value):
-            parts = self._fitting("push", k, v)
+        for k, v in pairs(op, key, value):
+            parts = self._fitting(op, k, v)
             dtype = self._link.specs[k][1]
             for part in parts:
                 if part.dtype.name != dtype:
-                    raise DTypeError(f"[kvstore] push expected {dtype}, as key {shown(k)} was initialised with, got {part.dtype.name}; use .to()")
-            arrays = [array_of(part) for part in parts]
+                    raise DTypeError(f"[kvstore] {op} expected {dtype}, as key {shown(k)} was initialised with, got {part.dtype.name}; use .to()")
+            arrays = [read(detach(part).cpu(), op) for part in parts]  # type: ignore[attr-defined]
             entries.append((k, arrays[0] if len(arrays) == 1 else total_of(arrays)))
-        self._link.push(entries)
+        return entries
 
     def pull(self, key: Any, out: Any, priority: int = 0) -> None:
         """Write the value of a key into `out` (one tensor, or a list). With "dist_sync" it holds what all workers have pushed as often as this one;
         with "dist_async" what this one has pushed, and of the others what has come."""
         self._be_open("pull")
-        found = [(k, self._fitting("pull", k, v)) for k, v in pairs("pull", key, out)]
+        self._written(pairs("pull", key, out), self._link.pull)
+
+    def _written(self, wanted: list[tuple[Any, Any]], get: Callable[[list[Any]], list[Any]]) -> None:
+        """Write what `get` gives for keys into tensors."""
+        found = [(k, self._fitting("pull", k, v)) for k, v in wanted]
         with no_grad():
-            for (_, targets), array in zip(found, self._link.pull([k for k, _ in found]), strict=True):
+            for (_, targets), array in zip(found, get([k for k, _ in found]), strict=True):
                 made = from_numpy(array)
                 for target in targets:
                     copy_(detach(target), made)

@@ -102,7 +102,7 @@ class Carrier:
         return ticket.result(seconds)
 
     def pack(self, batch: list[Any]) -> Any:
-        return batch
+        return pickle.loads(pickle.dumps(batch))
 
 
 def values_of(carriers: list[Carrier], keys: dict[Any, tuple[int, ...]]) -> list[Any]:
@@ -133,9 +133,14 @@ def test_pushes_count_once_whatever_happens(kind: str, loop: asyncio.AbstractEve
             for key, shape in keys.items():
                 link.init(key, shape, "float32", None)
             for _ in range(30):
-                link.push([(key, np.full(shape, -1.0, np.float32)) for key, shape in keys.items()])
-                if mine.random() < 0.3:
-                    link.pull(list(keys))
+                ones = [(key, np.full(shape, -1.0, np.float32)) for key, shape in keys.items()]
+                if mine.random() < 0.15:
+                    link.push_pull(ones)
+                else:
+                    link.push(ones)
+                if mine.random() < 0.15:
+                    once, again = link.pull(["split", "split"])
+                    assert np.array_equal(once, again)
             link.tell("leave")
             link.settle(safe=True)
         except BaseException as error:

@@ -23,7 +23,7 @@ def create(**options):
 said(lambda: create(num_workers=2))
 ray.init(num_cpus=4, object_store_memory=200_000_000, include_dashboard=False, logging_level="error", log_to_driver=False)
 said(lambda: create(rank=0))
-kv = create(num_workers=2, timeout=1.0)
+kv = create(num_workers=2, timeout=5.0)
 said(lambda: create(num_workers=2))
 said(lambda: create(rank=2))
 said(lambda: calque.kvstore.create("dist_async", rank=0))
@@ -34,7 +34,7 @@ worker.init("w", calque.zeros(2))
 said(lambda: worker.push("w", calque.ones(3)))
 said(lambda: worker.push("w", calque.ones(2, dtype=calque.float64)))
 said(lambda: worker.pull("v", calque.zeros(2)))
-with create(num_workers=2, timeout=1.0, job="other") as other:
+with create(num_workers=2, timeout=5.0, job="other") as other:
     other.init("w", calque.zeros(2))
     second = create(rank=1, job="other")
     second.init("w", calque.zeros(3))
