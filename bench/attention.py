@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import calque
-from calque.run import recorder
+from calque.record import recorder
 
 SHAPES = {  # batch, heads, queries, keys, features, causal
     "gpt 8x6x256x64 causal": (8, 6, 256, 256, 64, True),

@@ -20,7 +20,7 @@ import calque
 from calque.backend.cpu.executable import CpuExecutable
 from calque.backend.cpu.runtime import control_alone, native
 from calque.hybrid.repeat import MISSED, Repeat
-from calque.run import recorder
+from calque.record import recorder
 
 CALLS = 300
 

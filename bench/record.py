@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import calque
-from calque.run import recorder
+from calque.record import recorder
 
 OPERATIONS = 1000
 ROUNDS = 31

@@ -128,7 +128,7 @@ class Calque(Framework):
         """Calque with its threads set."""
         calque = importlib.import_module("calque")
         calque.set_num_threads(self.threads)
-        self.recorder = importlib.import_module("calque.run.recorder")
+        self.recorder = importlib.import_module("calque.record.recorder")
         return calque
 
     def settle(self) -> None:

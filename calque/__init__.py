@@ -87,15 +87,15 @@ from calque.functional.later import resolver as _resolver
 from calque.functional.random import default_generator
 from calque.hybrid import compile
 from calque.io import load, save
-from calque.run.aside import keep_apart as _keep_apart
+from calque.record.aside import keep_apart as _keep_apart
+from calque.report.devices import device_count, memory_stats, set_logical_devices, synchronize, waitall
+from calque.report.explain import explain
+from calque.report.stats import get_num_threads, set_num_threads, stats
 from calque.run.determinism import (
     are_deterministic_algorithms_enabled,
     is_deterministic_algorithms_warn_only_enabled,
     use_deterministic_algorithms,
 )
-from calque.run.devices import device_count, memory_stats, set_logical_devices, synchronize, waitall
-from calque.run.explain import explain
-from calque.run.stats import get_num_threads, set_num_threads, stats
 from calque.tensor import Tensor
 
 __version__ = "0.1.0"

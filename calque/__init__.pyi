@@ -42,12 +42,16 @@ from calque import masked as masked
 from calque import memory as memory
 from calque import monitor as monitor
 from calque import nn as nn
+from calque import observe as observe
 from calque import ops as ops
 from calque import optim as optim
 from calque import parallel as parallel
 from calque import profiler as profiler
 from calque import quasirandom as quasirandom
 from calque import random as random
+from calque import record as record
+from calque import replay as replay
+from calque import report as report
 from calque import run as run
 from calque import signal as signal
 from calque import sparse as sparse

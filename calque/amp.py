@@ -27,9 +27,9 @@ from calque.base.errors import ArgumentError, AutogradError
 from calque.base.text import type_name
 from calque.functional.precision import converted
 from calque.nn.shares import share_of
-from calque.run.capture import again, numbers
-from calque.run.recorder import local
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
+from calque.record.recorder import local
+from calque.replay.capture import again, numbers
 from calque.tensor import Tensor
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]

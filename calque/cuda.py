@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from calque.base.device import CURRENT, Device, backend_of, known
 from calque.base.errors import DeviceError
 from calque.base.text import shown
+from calque.record.recorder import flush
 from calque.run.dispatch import wait_for_queues
-from calque.run.recorder import flush
 
 
 def is_available() -> bool:

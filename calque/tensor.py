@@ -21,20 +21,20 @@ from calque.base.errors import DeviceError, DTypeError, NotDense
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.native import hastened, hot, not_floating
 from calque.base.shapes import common_order, inverse
+from calque.observe.source import user_line
 from calque.ops.opdef import OpDef, get
-from calque.run import recorder, trie
+from calque.record import recorder, trie
+from calque.record.live import LiveFloat, holds_live
+from calque.record.nodes import FunctionNode, GradNode, OutputNode, view_rule
+from calque.record.novel import at_once
+from calque.record.numbers import BAKED, in_float, scalar_tag
+from calque.record.outputs import stored
+from calque.record.path import Edge
+from calque.record.recorder import Storage, Trace, grow, grow_constant, local, view_slot
+from calque.report.history import watch
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array, raise_pending
-from calque.run.history import watch
-from calque.run.live import LiveFloat, holds_live
-from calque.run.nodes import FunctionNode, GradNode, OutputNode, view_rule
-from calque.run.novel import at_once
-from calque.run.numbers import BAKED, in_float, scalar_tag
-from calque.run.outputs import stored
-from calque.run.path import Edge
 from calque.run.queues import on, placed
-from calque.run.recorder import Storage, Trace, grow, grow_constant, local, view_slot
-from calque.run.source import user_line
 
 Number = bool | int | float
 Binary = Callable[[Any, Any], Any]

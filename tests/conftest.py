@@ -109,7 +109,7 @@ def _ctrl_c_arrives() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Folders whose tests ask what values are: there small operations are computed where they are written, as for users (`calque/run/novel.py`). All
+# Folders whose tests ask what values are: there small operations are computed where they are written, as for users (`calque/record/novel.py`). All
 # others ask what is recorded, planned and compiled, with tensors of a few numbers.
 AS_USERS = {"oracle", "functional", "nn", "optim", "conformance", "distributions", "vision", "audio", "native"}
 # Files there that ask the same.
@@ -121,7 +121,7 @@ def _compute_small_operations(eager: int, monkeypatch: pytest.MonkeyPatch, elsew
     earlier ones have used too."""
     from calque.base.config import settings
     from calque.base.device import InUse
-    from calque.run.recorder import flush, local, record_from_here
+    from calque.record.recorder import flush, local, record_from_here
 
     if settings.logical_devices == 1 and not elsewhere:
         InUse.several = InUse.elsewhere = False  # an earlier test has used other devices, which ends that small operations are computed
@@ -163,7 +163,7 @@ def _no_lock_is_kept() -> Iterator[None]:
     """A test that leaves the lock of flushes behind would let the next one with threads wait for ever; if it leaves signals held off, no handler is
     ever called again."""
     yield
-    recorder, interrupt = (sys.modules.get(f"calque.run.{name}") for name in ("recorder", "interrupt"))
+    recorder, interrupt = (sys.modules.get(f"calque.{name}") for name in ("record.recorder", "run.interrupt"))
     assert recorder is None or not recorder.LOCK._is_owned()
     assert interrupt is None or not interrupt.SHIELD._held
 
@@ -171,7 +171,7 @@ def _no_lock_is_kept() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _nothing_was_recorded_before() -> None:
     """What was recorded knows the lines, the compiled programs and the habits of the tests before: none of it may decide how a test ends."""
-    recorder, dispatch, trie = (sys.modules.get(f"calque.run.{name}") for name in ("recorder", "dispatch", "trie"))
+    recorder, dispatch, trie = (sys.modules.get(f"calque.{name}") for name in ("record.recorder", "run.dispatch", "record.trie"))
     if recorder is not None and dispatch is not None and trie is not None:
         recorder.flush("test")
         dispatch.wait_for_queues()

@@ -63,7 +63,8 @@ def run_commands(block: str) -> None:
 
 
 def run_blocks(path: Path) -> tuple[int, int]:
-    """Execute the Python blocks of a Markdown file, in order and in one namespace, and the commands of blocks that are marked `sh run`."""
+    """Execute the Python blocks of a Markdown file, in order and in one namespace, and the commands of blocks that are marked `sh run`. What stands
+    behind `>>>` has to give what stands below it."""
     blocks = re.findall(r"^```(python|sh run)\n(.*?)^```", path.read_text(), flags=re.M | re.S)
     namespace: dict[str, object] = {"__name__": "__main__"}
     failed = 0
@@ -73,6 +74,12 @@ def run_blocks(path: Path) -> tuple[int, int]:
             with contextlib.redirect_stdout(output):
                 if kind == "sh run":
                     run_commands(block)
+                    continue
+                if block.startswith(">>>"):
+                    test = doctest.DocTestParser().get_doctest(block, namespace, path.name, path.name, None)
+                    test.globs = namespace  # which it has copied
+                    if doctest.DocTestRunner(optionflags=FLAGS).run(test, clear_globs=False).failed:
+                        raise RuntimeError("another result than the page shows")
                     continue
                 exec(compile(block, f"{path.name}[{number}]", "exec"), namespace)  # noqa: S102 - our own documentation
         except Exception:

@@ -24,35 +24,39 @@ RANK = {
     "graph": 3,
     "kernel": 4,
     "backend": 5,
-    "run": 6,
-    "profiler": 7,
-    "tensor": 7,
-    "autograd": 8,
-    "functional": 9,
-    "nn": 10,
-    "optim": 11,
-    "distributions": 12,
-    "hybrid": 12,
-    "fx": 12,
-    "vision": 13,
-    "audio": 13,
-    "data": 12,
-    "io": 12,
-    "monitor": 12,
-    "signal": 12,
-    "parallel": 13,
-    "exported": 13,  # above hybrid and io, which it uses, and below the facade, which offers `calque.export`
-    "distributed": 13,
-    "cluster": 14,  # what runs on Ray: stores that several processes share, above those of one process
-    "memory": 14,  # plans and watches steps: it knows modules, optimizers and what they reach
-    "utils": 14,  # PyTorch's names for things of other layers
-    "calque": 15,  # the facade: calque/__init__.py and the modules beside it; what stands above uses it like a user
-    "array_api": 16,
-    "compat": 16,  # Calque under the name `torch`
-    "train": 16,
-    "tune": 17,
-    "cli": 18,
-    "__main__": 19,
+    "observe": 6,  # it knows nothing of how programs are run, so that everything above may tell it
+    "run": 7,
+    "record": 8,
+    "replay": 9,
+    "report": 10,
+    "profiler": 11,
+    "tensor": 11,
+    "autograd": 12,
+    "functional": 13,
+    "nn": 14,
+    "optim": 15,
+    "distributions": 16,
+    "hybrid": 16,
+    "fx": 16,
+    "vision": 17,
+    "audio": 17,
+    "data": 16,
+    "io": 16,
+    "monitor": 16,
+    "signal": 16,
+    "parallel": 17,
+    "exported": 17,  # above hybrid and io, which it uses, and below the facade, which offers `calque.export`
+    "distributed": 17,
+    "cluster": 18,  # what runs on Ray: stores that several processes share, above those of one process
+    "memory": 18,  # plans and watches steps: it knows modules, optimizers and what they reach
+    "utils": 18,  # PyTorch's names for things of other layers
+    "calque": 19,  # the facade: calque/__init__.py and the modules beside it; what stands above uses it like a user
+    "array_api": 20,
+    "compat": 20,  # Calque under the name `torch`
+    "train": 20,
+    "tune": 21,
+    "cli": 22,
+    "__main__": 23,
 }
 
 # What may be imported inside a function because it is optional, or (llvmlite, ctypes) loaded at the first compile.

@@ -13,6 +13,11 @@ MAPS = {  # folder of the README -> folder that it describes
     "ir": "ir",
     "ops": "ops",
     "kernel": "kernel",
+    "observe": "observe",
+    "run": "run",
+    "record": "record",
+    "replay": "replay",
+    "report": "report",
     "backend": "backend/cpu",
     "backend/cpu/contract": "backend/cpu/contract",
 }

@@ -15,7 +15,7 @@ from calque.functional.blame import publish as _publish
 from calque.functional.fourier import irfft, rfft
 from calque.functional.spectra import istft, stft
 from calque.nn import functional as F
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
 from calque.tensor import Tensor
 
 __all__ = [

@@ -11,17 +11,17 @@ from calque.autograd.engine import Engine, accumulate_grad, run_backward
 from calque.autograd.replay import backward_again, gradients_again
 from calque.base.errors import AutogradError, DTypeError, ShapeError, how_to_pass
 from calque.base.text import type_name
+from calque.observe.source import user_line, warn_user
 from calque.ops.opdef import get
-from calque.run.capture import Changes
-from calque.run.effects import gradients_matter
-from calque.run.history import watch_root
-from calque.run.losses import watch_loss
-from calque.run.nodes import StandIn
-from calque.run.others import SECTION, handed_over
-from calque.run.path import Edge
-from calque.run.recorder import flush, local
-from calque.run.source import user_line, warn_user
-from calque.run.versions import Silent, version_of
+from calque.record.nodes import StandIn
+from calque.record.others import SECTION, handed_over
+from calque.record.path import Edge
+from calque.record.recorder import flush, local
+from calque.record.versions import Silent, version_of
+from calque.replay.capture import Changes
+from calque.replay.effects import gradients_matter
+from calque.report.history import watch_root
+from calque.report.losses import watch_loss
 from calque.tensor import GradNode, OutputNode, Tensor, constant, function_node, record, require_float, wrap
 
 _hook_ids = count()

@@ -9,12 +9,12 @@ from calque.base.dtypes import DType
 from calque.base.errors import AutogradError
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import contiguous_strides, within_dense
+from calque.observe.source import user_line
 from calque.ops.opdef import get
-from calque.run import recorder
-from calque.run.nodes import FunctionNode
-from calque.run.recorder import local
-from calque.run.source import user_line
-from calque.run.versions import Silent, silence
+from calque.record import recorder
+from calque.record.nodes import FunctionNode
+from calque.record.recorder import local
+from calque.record.versions import Silent, silence
 from calque.tensor import Tensor, constant, function_node, record
 
 

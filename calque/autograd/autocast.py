@@ -15,9 +15,9 @@ from calque.base.device import BACKENDS, backend_of
 from calque.base.dtypes import DType, bfloat16, float16
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.text import shown
+from calque.observe.source import warn_user
+from calque.record.recorder import local
 from calque.run.interrupt import whole
-from calque.run.recorder import local
-from calque.run.source import warn_user
 
 __all__ = ["autocast", "get_autocast_dtype", "is_autocast_available", "is_autocast_enabled", "set_autocast_dtype", "set_autocast_enabled"]
 

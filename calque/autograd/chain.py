@@ -10,8 +10,8 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from calque.run.nodes import VIEW_RULE, FunctionNode, GradNode, view_rule
-from calque.run.recorder import Storage, Trace, local
+from calque.record.nodes import VIEW_RULE, FunctionNode, GradNode, view_rule
+from calque.record.recorder import Storage, Trace, local
 from calque.tensor import TENSOR_TYPES, Tensor, _sequence, alias, wrap
 
 _new: Any = object.__new__

@@ -14,9 +14,9 @@ from calque.autograd.api import target_of
 from calque.autograd.engine import Engine, run_backward
 from calque.base.errors import ArgumentError, AutogradError
 from calque.base.text import described
-from calque.run import recorder
-from calque.run.recorder import local
-from calque.run.source import user_line
+from calque.observe.source import user_line
+from calque.record import recorder
+from calque.record.recorder import local
 from calque.tensor import GradNode, Tensor, _sequence, function_node, output_nodes, wrap
 
 __all__ = ["checkpoint", "checkpoint_sequential"]

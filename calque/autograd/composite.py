@@ -1,6 +1,6 @@
 """Composite functions of the library whose operations are recorded again without running them.
 
-What such a function records is determined by its code, what it closes over and its operands. Like steps and backward passes (`run/stretches.py`):
+What such a function records is determined by its code, what it closes over and its operands. Like steps and backward passes (`replay/stretches.py`):
 the second call at a place of the trace is watched, later ones are replays, unless something is unusual.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 
 from calque.autograd.facts import Facts, Unknown
 from calque.base.config import settings
-from calque.run.recorder import local
-from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, replay, verify, watch
+from calque.record.recorder import local
+from calque.replay.stretches import Stretch, StretchCounts, Stretches, possible, replay, verify, watch
 
 PLACES = 4096
 SHORT = 8  # operations, views and inputs that are recorded in the time in which a replay is found

@@ -3,7 +3,7 @@
 `Eager` stands in the place of a thread's trace, as the frames of transforms do (`autograd/transform/frame.py`): nothing is ever found there, so each
 operation takes the cold path of its recording function, which asks `record` here; where the compiled module has a kernel for it (`Step.kernel`),
 `native/eager.c` does the whole. Its result has a value at once, so nothing is pending and whoever reads goes on without a flush. When it stands there
-is decided in `run/novel.py`; a large operation ends it, and what follows is recorded.
+is decided in `record/novel.py`; a large operation ends it, and what follows is recorded.
 
 The same checks are made and the same errors are raised as for an operation that is recorded, and gradients have the same rules.
 """
@@ -31,19 +31,19 @@ from calque.base.layout import Layout, dense_layout
 from calque.base.native import forget_steps, hot
 from calque.base.shapes import inverse
 from calque.ir.program import Node
+from calque.observe import events, source
+from calque.observe.source import user_site
 from calque.ops.opdef import OpDef, get
-from calque.run import recorder, source
-from calque.run import trace as tracing
+from calque.record import recorder
+from calque.record.nodes import FunctionNode, GradNode
+from calque.record.novel import Computing, possible
+from calque.record.numbers import BAKED, scalar_tag
+from calque.record.path import Edge
+from calque.record.recorder import State, Storage, Trace, local, recording_line
+from calque.record.trie import BOUND, root
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array
 from calque.run.estimate import large
-from calque.run.nodes import FunctionNode, GradNode
-from calque.run.novel import Computing, possible
-from calque.run.numbers import BAKED, scalar_tag
-from calque.run.path import Edge
-from calque.run.recorder import State, Storage, Trace, local, recording_line
-from calque.run.source import user_site
-from calque.run.trie import BOUND, root
 from calque.tensor import Tensor, attach_node, order_of, record, sub_layout, turned, wrap
 
 MINE = 3  # references to the buffer of one storage while it is written: the storage's, a variable, the argument
@@ -346,4 +346,4 @@ if hot is not None:
     _KNOWN = local, tensor.TENSOR_TYPES, tensor._sequence, tensor.slot_of, recorder.flush, BOUND, BAKED, scalar_tag
     hot.set_up({c.__name__: c for c in _CLASSES}, *_KNOWN)
     _TWINS = Eager.array, Eager.made, Step._edge, Step.edge_at
-    hot.set_eager(Eager, Step, _steps, _step_for, source._ours, source._foreign, *_TWINS, settings, vars(tracing))
+    hot.set_eager(Eager, Step, _steps, _step_for, source._ours, source._foreign, *_TWINS, settings, vars(events))

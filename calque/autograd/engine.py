@@ -21,15 +21,15 @@ from calque.base.layout import Layout
 from calque.base.native import hot, new_memo
 from calque.base.shapes import fills
 from calque.base.text import described, function_name
+from calque.observe.source import user_line
 from calque.ops.opdef import get
-from calque.run import recorder
-from calque.run.capture import abort
-from calque.run.nodes import VIEW_RULE, CallNode, StandIn
-from calque.run.others import SECTION, handed_over
-from calque.run.recorder import Storage, local
-from calque.run.source import user_line
-from calque.run.state import State
-from calque.run.versions import modified
+from calque.record import recorder
+from calque.record.nodes import VIEW_RULE, CallNode, StandIn
+from calque.record.others import SECTION, handed_over
+from calque.record.recorder import Storage, local
+from calque.record.state import State
+from calque.record.versions import modified
+from calque.replay.capture import abort
 from calque.tensor import TENSOR_TYPES, FunctionNode, GradNode, OutputNode, Tensor, constant, function_node, in_order, read, record, wrap
 
 

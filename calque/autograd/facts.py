@@ -1,4 +1,4 @@
-"""What library code depends on, as a flat list that is compared with that of an earlier call: see `run/stretches.py`.
+"""What library code depends on, as a flat list that is compared with that of an earlier call: see `replay/stretches.py`.
 
 Tensors stand in the list by layout and by the number of their storage among the `cells`; how those stand in the trace is checked by the macro. Code
 stands for functions, with what they close over; objects of ours that functions use say what they depend on (`facts`, plain values, and `held`,
@@ -14,7 +14,7 @@ from calque.base.device import Device
 from calque.base.dtypes import DType, get_default_dtype
 from calque.base.layout import Layout
 from calque.ops.opdef import OpDef
-from calque.run.recorder import Storage, Trace, local
+from calque.record.recorder import Storage, Trace, local
 from calque.tensor import TENSOR_TYPES, Tensor, wrap
 
 _PLAIN = (bool, int, str, type(None), Layout, DType, Device, OpDef)

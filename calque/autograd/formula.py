@@ -20,11 +20,11 @@ from calque.base.cache import Cache
 from calque.base.device import CPU
 from calque.base.layout import Layout
 from calque.base.native import hot
+from calque.record.nodes import GradNode
+from calque.record.path import Counters, Edge, unknown
+from calque.record.recorder import Storage, Trace, local, result_of
+from calque.record.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, UNARY, Mark, Tape, Unread
 from calque.run.buffer import strided
-from calque.run.nodes import GradNode
-from calque.run.path import Counters, Edge, unknown
-from calque.run.recorder import Storage, Trace, local, result_of
-from calque.run.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, UNARY, Mark, Tape, Unread
 from calque.tensor import Tensor, wrap
 
 _variants = Cache("gradients computed at once", 6000, 1 / 64)  # (operation, attributes, operands, result) -> variants, as in `template.py`

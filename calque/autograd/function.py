@@ -11,8 +11,8 @@ from calque.autograd.composite import without_base
 from calque.autograd.engine import Engine, with_history
 from calque.base.errors import AutogradError, ForwardModeError, ShapeError, how_to_pass
 from calque.base.text import type_name
-from calque.run.recorder import Trace, local
-from calque.run.source import user_line
+from calque.observe.source import user_line
+from calque.record.recorder import Trace, local
 from calque.tensor import FunctionNode, Tensor, constant, function_node, output_nodes, shadow, wrap
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]

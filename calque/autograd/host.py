@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calque.base.shapes import Shape
-from calque.run.recorder import local
+from calque.record.recorder import local
 from calque.tensor import Tensor, read
 
 Array = np.ndarray[Any, Any]

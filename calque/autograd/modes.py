@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from calque.record.recorder import local
 from calque.run.interrupt import whole
-from calque.run.recorder import local
 
 
 class _Mode:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from calque.base.device import Device
 from calque.base.layout import dense_layout
 from calque.ops.opdef import get
-from calque.run.copies import copy_values
-from calque.run.places import floating, path_of
-from calque.run.recorder import grow, local
+from calque.record.copies import copy_values
+from calque.record.places import floating, path_of
+from calque.record.recorder import grow, local
 from calque.tensor import Tensor, finish, function_node, slot_of, wrap
 
 COPY = get("copy")

@@ -18,13 +18,13 @@ from calque.autograd.chain import Chain, expand, held_by
 from calque.autograd.engine import free
 from calque.autograd.facts import Facts, Unknown
 from calque.base.config import settings
-from calque.run.capture import Changes, Counts
-from calque.run.macro import Macro
-from calque.run.nodes import VIEW_RULE, CallNode, FunctionNode, GradNode, OutputNode
-from calque.run.path import Counters
-from calque.run.recorder import Storage
-from calque.run.source import user_line
-from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, replay, verify, watch
+from calque.observe.source import user_line
+from calque.record.nodes import VIEW_RULE, CallNode, FunctionNode, GradNode, OutputNode
+from calque.record.path import Counters
+from calque.record.recorder import Storage
+from calque.replay.capture import Changes, Counts
+from calque.replay.macro import Macro
+from calque.replay.stretches import Stretch, StretchCounts, Stretches, possible, replay, verify, watch
 from calque.tensor import TENSOR_TYPES, Tensor, wrap
 
 COMPOSITES: dict[CodeType, int] = {}  # rules whose context is (inputs, their versions, values), and which cell holds the gradient's formula

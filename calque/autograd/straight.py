@@ -14,9 +14,9 @@ from typing import Any
 from calque.base.cache import Cache
 from calque.base.dtypes import get_default_dtype
 from calque.base.layout import Layout, layout
-from calque.run.path import unknown
-from calque.run.recorder import INPUT, VIEW, VIEW_AT, WITH_OFFSET, Storage
-from calque.run.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, SHOW, UNARY, Tape, attach, moved, remembered
+from calque.record.path import unknown
+from calque.record.recorder import INPUT, VIEW, VIEW_AT, WITH_OFFSET, Storage
+from calque.record.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, SHOW, UNARY, Tape, attach, moved, remembered
 from calque.tensor import Tensor
 
 NOTHING, SAME, AGAIN, MADE, SHOWN, GIVEN, WITHIN = range(7)

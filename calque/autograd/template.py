@@ -1,9 +1,9 @@
 """Gradients of recorded operations without running their rules.
 
 What the rule of an operation records follows from the operation, its attributes, the layouts of its operands and of what is given to it, and which
-operands need a gradient. So the second node of a kind has its rule watched, and what was recorded is kept relative to the operands (`run/tape.py`);
-for later nodes, wherever they are, the same operations are appended. A rule that does anything else (that reads a value, makes a tensor of Python
-data, is cut by a flush) is run as ever. Views, whose nodes say what maps their gradient, are nodes of the same sort.
+operands need a gradient. So the second node of a kind has its rule watched, and what was recorded is kept relative to the operands
+(`record/tape.py`); for later nodes, wherever they are, the same operations are appended. A rule that does anything else (that reads a value, makes a
+tensor of Python data, is cut by a flush) is run as ever. Views, whose nodes say what maps their gradient, are nodes of the same sort.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from calque.autograd.straight import AGAIN, GIVEN, MADE, NOTHING, SAME, SHOWN, W
 from calque.base.cache import Cache
 from calque.base.config import settings
 from calque.base.dtypes import get_default_dtype
-from calque.run.live import LIVE
-from calque.run.nodes import GradNode
-from calque.run.path import unknown
-from calque.run.recorder import BACKWARD, Storage, Trace, local
-from calque.run.state import State
-from calque.run.tape import Mark, Tape, Unread, moved
+from calque.record.live import LIVE
+from calque.record.nodes import GradNode
+from calque.record.path import unknown
+from calque.record.recorder import BACKWARD, Storage, Trace, local
+from calque.record.state import State
+from calque.record.tape import Mark, Tape, Unread, moved
 from calque.tensor import TENSOR_TYPES, Tensor
 
 Rule = Callable[[Any, Any], Sequence[Any]]

@@ -21,7 +21,7 @@ from calque.compat.methods import attach
 from calque.compat.missing import pytorch_has, pytorch_names, refusal
 from calque.compat.refused import Settings
 from calque.nn.functional.current import CALLED
-from calque.run.counts import Changes
+from calque.replay.counts import Changes
 
 NOTHING = object()
 OURS = "calque.compat."  # in front of `torch`: the folder of names that only `torch` has

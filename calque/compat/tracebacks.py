@@ -22,7 +22,7 @@ from calque.base.config import settings
 from calque.base.errors import CalqueError
 from calque.compat import missing
 from calque.functional.blame import OF_A_CALL, is_guess, said
-from calque.run.source import inside_package
+from calque.observe.source import inside_package
 
 _PYTHON = (os.path.dirname(os.__file__), "<frozen")
 _NUMPY = os.path.dirname(np.__file__)

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from calque.base.errors import ArgumentError, DataError, DTypeError, ShapeError, how_to_pass
 from calque.base.text import shown, type_name
 from calque.data.random_source import permutation, require_generator
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
 from calque.tensor import Tensor
 
 T = TypeVar("T")

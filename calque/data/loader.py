@@ -20,7 +20,7 @@ from calque.data.random_source import position, require_generator
 from calque.data.sampler import BatchSampler, RandomSampler, SequentialSampler, require_positive
 from calque.data.worker_info import WorkerInfo
 from calque.data.workers import WorkerPool
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
 
 T_co = TypeVar("T_co", covariant=True)
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")

@@ -23,7 +23,7 @@ from calque.data.fetch import END, StreamFetcher, shorten
 from calque.data.pace import Pace
 from calque.data.random_source import draw_seed, position
 from calque.data.streams import Borrowed
-from calque.run import trace as tracing
+from calque.observe import events
 from calque.run.interrupt import of_handler
 
 _DEFAULT_PREFETCH = 2
@@ -115,11 +115,11 @@ class SerialPass:
         return len(self.loader)
 
     def __next__(self) -> Any:
-        session, start = tracing.active, time.perf_counter()
-        began = tracing.clock() if session is not None else 0.0
+        session, start = events.active, time.perf_counter()
+        began = events.clock() if session is not None else 0.0
         batch = self.load()
         if session is not None:
-            session.span("load a batch", tracing.LOADER, began)
+            session.span("load a batch", events.LOADER, began)
         self.pace.loaded(start)
         return batch
 
@@ -266,7 +266,7 @@ class WorkerPass:
     def wait(self) -> Asked:
         """The next batch that is there: the first one that was asked for, or with in_order=False any."""
         wanted = list(self.asked) if not self.loader.in_order and not self.loader.streamed else [self.asked[0]]
-        session = tracing.active if not wanted[0].future.done() else None
+        session = events.active if not wanted[0].future.done() else None
         start = session.begin() if session is not None else 0.0
         timeout = self.loader.timeout or None
         try:

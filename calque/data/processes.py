@@ -31,8 +31,8 @@ from calque.data.fetch import END, shorten
 from calque.data.payload import Payload
 from calque.data.transport import Lost, Mappings, receive, send
 from calque.data.worker_process import ENDED, FAILED, GIVEN_UP, READY, Far
+from calque.observe.source import warn_user
 from calque.run.interrupt import shielded
-from calque.run.source import warn_user
 
 DEATHS = 3  # of workers that were at one batch, after which it is given up
 START = 60.0  # seconds that processes may take to start

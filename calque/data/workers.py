@@ -16,7 +16,7 @@ from weakref import ref
 
 from calque.base.errors import WorkerError
 from calque.data.worker_info import WorkerInfo, set_worker_info
-from calque.run import trace as tracing
+from calque.observe import events
 from calque.run.interrupt import shielded
 
 
@@ -94,10 +94,10 @@ def _do(job: Job, failures: list[BaseException]) -> None:
     try:
         if failures:
             raise failures.pop() if len(failures) > 1 else WorkerError(*failures[0].args)
-        session, start = tracing.active, tracing.clock()
+        session, start = events.active, events.clock()
         batch = job.work()
         if session is not None:
-            session.span("load a batch", tracing.LOADER, start)
+            session.span("load a batch", events.LOADER, start)
         job.future.set_result(batch)
     except BaseException as error:
         job.future.set_exception(error)

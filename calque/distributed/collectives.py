@@ -14,14 +14,14 @@ from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, ShapeError, UnsupportedTypeError
 from calque.base.layout import Layout, dense_layout
 from calque.base.text import shown, type_name
+from calque.distributed.exchange import exchange, flat, set_value, wait_for
 from calque.distributed.group import ProcessGroup, ReduceOp
 from calque.distributed.world import group_of, seconds_of
 from calque.functional.common import is_tensor
 from calque.functional.inplace import copy_
 from calque.functional.views import detach
+from calque.observe.source import user_line
 from calque.run.engine import Task
-from calque.run.exchange import exchange, flat, set_value, wait_for
-from calque.run.source import user_line
 from calque.tensor import wrap
 
 Arrays = list[np.ndarray[Any, Any]]

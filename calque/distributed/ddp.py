@@ -1,7 +1,7 @@
 """`DistributedDataParallel`: a copy of the model on every rank, gradients averaged while the backward pass still runs.
 
 `backward` is recorded at once and runs as one program. When it is recorded, the gradients are put into buckets, the last layers' first, and every
-bucket becomes one task of the engine, which waits for its gradients alone (`run/exchange.py`): the first travels while the program computes the next.
+bucket becomes one task of the engine, which waits for its gradients alone (`exchange.py`): the first travels while the program computes the next.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from calque.base.errors import ArgumentError, DistributedError
 from calque.base.text import shown, type_name
 from calque.distributed import hooks
 from calque.distributed.collectives import as_bytes, assign, begin, require_tensor, targets_of
+from calque.distributed.exchange import exchange, wait_for
 from calque.distributed.group import ProcessGroup
 from calque.distributed.objects import all_gather_object
 from calque.distributed.ordered import InOrder
@@ -27,10 +28,9 @@ from calque.distributed.weights import Weights
 from calque.distributed.world import group_of
 from calque.nn.module import Module
 from calque.nn.modules.sync_batch_norm import SyncBatchNorm
-from calque.run.effects import gradients_matter
-from calque.run.exchange import exchange, wait_for
-from calque.run.recorder import local
-from calque.run.source import inside_package, user_line
+from calque.observe.source import inside_package, user_line
+from calque.record.recorder import local
+from calque.replay.effects import gradients_matter
 
 FIRST_BUCKET_MB = 1.0  # small, so that something travels soon
 NAMED = 20  # parameters that an error names

@@ -28,6 +28,7 @@ from calque.base.layout import dense_layout
 from calque.base.text import shown, type_name
 from calque.distributed.collectives import all_reduce, as_bytes, require_tensor
 from calque.distributed.ddp import by_dtype, copy_from, require_the_same
+from calque.distributed.exchange import exchange, flat, values_of
 from calque.distributed.group import ProcessGroup, ReduceOp
 from calque.distributed.weights import tensors_of
 from calque.distributed.world import group_of
@@ -37,13 +38,12 @@ from calque.nn.module import Module
 from calque.nn.parameter import is_lazy
 from calque.nn.shares import share_of
 from calque.nn.traps import Departures
+from calque.observe.source import user_line
+from calque.record.others import LOCK
+from calque.record.recorder import local, realised
+from calque.replay.counts import Changes
 from calque.run.buffer import Buffer
-from calque.run.counts import Changes
 from calque.run.engine import Task
-from calque.run.exchange import exchange, flat, values_of
-from calque.run.others import LOCK
-from calque.run.recorder import local, realised
-from calque.run.source import user_line
 from calque.tensor import wrap
 
 AHEAD = 2  # units whose parameters may be whole at the same time in a forward pass

@@ -11,13 +11,13 @@ from calque.autograd.modes import no_grad
 from calque.base.dtypes import bfloat16, float16
 from calque.base.errors import ArgumentError
 from calque.distributed.collectives import all_reduce, as_bytes
+from calque.distributed.exchange import flat
 from calque.distributed.group import ProcessGroup, ReduceOp
 from calque.distributed.world import group_of
 from calque.functional.creation import empty, zeros
 from calque.functional.inplace import copy_
 from calque.functional.joining import cat
 from calque.functional.views import detach
-from calque.run.exchange import flat
 
 _ALIGN = 64  # bytes: the beginning of every gradient in its bucket
 

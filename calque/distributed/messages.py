@@ -11,14 +11,14 @@ import numpy as np
 from calque.base.errors import ArgumentError, DistributedError, ShapeError
 from calque.base.text import shown, type_name
 from calque.distributed.collectives import Work, as_bytes, assign, require_tensor, root_of, targets_of
+from calque.distributed.exchange import beside, flat, values_of
 from calque.distributed.group import ProcessGroup
 from calque.distributed.record import DONE, FAILED, WAITING, Call
 from calque.distributed.watch import WATCH
 from calque.distributed.world import group_of
+from calque.observe.source import user_line
+from calque.record.recorder import realised
 from calque.run.buffer import Buffer, strided
-from calque.run.exchange import beside, flat, values_of
-from calque.run.recorder import realised
-from calque.run.source import user_line
 
 
 def _peer(op: str, pg: ProcessGroup, rank: Any, group_rank: Any) -> int:

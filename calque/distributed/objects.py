@@ -11,11 +11,11 @@ import numpy as np
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.distributed.collectives import as_bytes, root_of
+from calque.distributed.exchange import exchange, wait_for
 from calque.distributed.group import ProcessGroup
 from calque.distributed.world import group_of
 from calque.io import load, save
-from calque.run.exchange import exchange, wait_for
-from calque.run.source import user_line
+from calque.observe.source import user_line
 
 
 def _packed(obj: Any) -> Any:

@@ -16,15 +16,15 @@ from calque.base.extras import need
 from calque.base.text import shown, type_name
 from calque.distributed.collectives import barrier, begin
 from calque.distributed.ddp import buckets_of
+from calque.distributed.exchange import wait_for
 from calque.distributed.group import ProcessGroup
 from calque.distributed.hooks import Flat, empty_like
 from calque.distributed.links import LINKS, SCHEMES, Link, link_of, seconds
 from calque.distributed.objects import all_gather_object
 from calque.distributed.world import WORLD
 from calque.nn.module import Module
-from calque.run.devices import synchronize
-from calque.run.exchange import wait_for
-from calque.run.stats import get_num_threads
+from calque.report.devices import synchronize
+from calque.report.stats import get_num_threads
 
 BACKWARD = 0.6  # of a step: while the rest of the backward pass runs, gradients of the last layers travel
 SHOWN = (2, 8, 64, 1024, 100_000)  # ranks in the table

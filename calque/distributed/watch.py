@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from calque.base.errors import DistributedError
 from calque.distributed.record import Call, Recorder
-from calque.run.source import inside_package
+from calque.observe.source import inside_package
 
 PERIOD = 0.1  # seconds between two looks
 PATIENCE = 2.0  # seconds for which a rank that asks waits for answers

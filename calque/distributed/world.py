@@ -18,10 +18,10 @@ from calque.base.config import RENDEZVOUS, job_variables, set_variables
 from calque.base.errors import ArgumentError, DistributedError
 from calque.base.text import shown
 from calque.distributed import mpi, rendezvous
+from calque.distributed.exchange import wait_for_exchanges
 from calque.distributed.group import ProcessGroup
 from calque.distributed.watch import WATCH
-from calque.run.exchange import wait_for_exchanges
-from calque.run.source import user_line
+from calque.observe.source import user_line
 
 DEFAULT_TIMEOUT = 300.0  # seconds
 MEETING_SECONDS = 120.0  # for which processes wait for each other at the start

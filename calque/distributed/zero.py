@@ -15,7 +15,7 @@ from calque.distributed.ddp import by_dtype, copy_from
 from calque.distributed.objects import all_gather_object
 from calque.distributed.world import group_of
 from calque.optim.optimizer import Optimizer
-from calque.run.effects import gradients_matter
+from calque.replay.effects import gradients_matter
 
 
 class ZeroRedundancyOptimizer(Optimizer):

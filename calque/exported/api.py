@@ -18,7 +18,7 @@ from calque.exported.tracing import Request, State, entry_of
 from calque.functional.common import is_tensor
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
-from calque.run.recorder import local, share_value
+from calque.record.recorder import local, share_value
 from calque.tensor import upload, wrap
 
 

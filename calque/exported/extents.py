@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from calque.ir.symint import Sizes, SymInt
-from calque.run.source import user_line
+from calque.observe.source import user_line
 
 MOST = 1 << 40  # what a size without an upper limit is taken to stay below
 _SMALL = 1 << 10  # largest divisor that is kept exactly

@@ -17,11 +17,11 @@ from calque.base.errors import ExportError
 from calque.base.layout import Layout, dense_layout
 from calque.base.shapes import contiguous_strides, fills
 from calque.ir.program import Check, Node
+from calque.observe.source import user_line
 from calque.ops.opdef import OpDef, get
-from calque.run import recorder
-from calque.run.live import plain
-from calque.run.recorder import Storage, local, recording_line
-from calque.run.source import user_line
+from calque.record import recorder
+from calque.record.live import plain
+from calque.record.recorder import Storage, local, recording_line
 from calque.tensor import Tensor, attach_node, wrap
 
 INPUT, CONSTANT, ADD, CAST = get("input"), get("constant"), get("add"), get("cast")

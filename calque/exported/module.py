@@ -20,7 +20,7 @@ from calque.functional.common import is_tensor
 from calque.ir.text import format_program
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
 from calque.tensor import TENSOR_TYPES
 
 

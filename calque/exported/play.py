@@ -12,7 +12,7 @@ from calque.exported.graph import Variant
 from calque.ir.program import Node
 from calque.nn.functional.recurrent import lstm_scan
 from calque.ops.opdef import get
-from calque.run.recorder import add_check, local
+from calque.record.recorder import add_check, local
 from calque.tensor import record, slot_of
 
 LSTM, VIEW = get("lstm"), get("view")

@@ -21,7 +21,7 @@ from calque.exported.names import Reached, Restored
 from calque.ir.program import Node
 from calque.ir.symint import SymInt
 from calque.ir.text import format_program
-from calque.run.recorder import Storage
+from calque.record.recorder import Storage
 from calque.tensor import wrap
 
 VARIANTS = 16  # of an entry

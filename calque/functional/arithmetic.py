@@ -33,11 +33,11 @@ from calque.functional.declared import public
 from calque.functional.options import factor
 from calque.functional.subclasses import ask, overriding, public_function
 from calque.functional.writing import own_result
+from calque.observe.source import user_line
 from calque.ops.opdef import get
-from calque.run.live import LiveFloat
-from calque.run.outputs import stored
-from calque.run.recorder import add_check, local
-from calque.run.source import user_line
+from calque.record.live import LiveFloat
+from calque.record.outputs import stored
+from calque.record.recorder import add_check, local
 from calque.tensor import Tensor, binary, record, slot_of, unary, upload_known, wrap
 
 Binary = Callable[[Any, Any], Any]

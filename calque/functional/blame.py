@@ -21,10 +21,10 @@ from calque.base.text import clipped, described, shown, type_name
 from calque.functional.common import Function, is_number, is_tensor
 from calque.functional.kinds import foreign, kind_for
 from calque.functional.subclasses import ask, overriding, public_function
+from calque.observe.source import inside_package
+from calque.record.outputs import stored
 from calque.run.interrupt import of_handler, shielded
 from calque.run.memory import out_of_memory
-from calque.run.outputs import stored
-from calque.run.source import inside_package
 
 # Recorded in a microsecond or two: they look at their arguments with a `try` of their own.
 PLAIN = frozenset(

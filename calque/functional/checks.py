@@ -10,9 +10,9 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.functional.common import cast, prim
-from calque.run.capture import known_values as values_now
-from calque.run.recorder import add_check, local
-from calque.run.source import user_line
+from calque.observe.source import user_line
+from calque.record.recorder import add_check, local
+from calque.replay.capture import known_values as values_now
 from calque.tensor import Tensor, slot_of
 
 _BIG = (1 << 63) - 1

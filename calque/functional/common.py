@@ -13,9 +13,9 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pass
 from calque.base.text import shown, type_name
 from calque.ops.opdef import get, no_complex
+from calque.record.live import LIVE
+from calque.record.recorder import local
 from calque.run.interrupt import of_handler
-from calque.run.live import LIVE
-from calque.run.recorder import local
 from calque.tensor import TENSOR_TYPES, Tensor, record, unary
 
 Number = bool | int | float

@@ -21,7 +21,7 @@ from calque.functional.options import dtype_for, fill_number, filled, marked, re
 from calque.functional.placing import placed, placed_like, placed_like_or_third
 from calque.functional.views import detach, expand, reshape
 from calque.ops.opdef import no_complex
-from calque.run.live import LiveFloat
+from calque.record.live import LiveFloat
 from calque.run.memory import out_of_memory
 from calque.tensor import Tensor, upload_known
 

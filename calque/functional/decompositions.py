@@ -36,7 +36,7 @@ from calque.functional.reductions import amax, amin, prod, sum, vector_norm
 from calque.functional.results import named_result
 from calque.functional.views import expand, squeeze, sum_to_shape, unsqueeze
 from calque.functional.windows import narrow
-from calque.run.recorder import local
+from calque.record.recorder import local
 from calque.tensor import Tensor, function_node, output_nodes, upload
 
 SlogdetResult = named_result("linalg_slogdet", "sign", "logabsdet")

@@ -17,7 +17,7 @@ from calque.base.text import described, shown
 from calque.functional.common import CAST, cast, prim
 from calque.functional.declared import public
 from calque.functional.views import permute
-from calque.run.recorder import local
+from calque.record.recorder import local
 from calque.tensor import Tensor, function_node, record, wrap
 
 

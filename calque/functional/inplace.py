@@ -19,7 +19,7 @@ from calque.functional.formats import format_of, reordered
 from calque.functional.options import filled, held, size_of
 from calque.functional.views import expand
 from calque.functional.writing import check_target
-from calque.run.recorder import Trace, local
+from calque.record.recorder import Trace, local
 from calque.tensor import Tensor, function_node, wrap
 
 _WIDEST = (dt.bool_, dt.int64, dt.float64, dt.complex128)  # what a number is written by, of each category

@@ -15,8 +15,8 @@ from calque.functional.creation import from_numpy
 from calque.functional.formats import clone
 from calque.functional.memory import export, own_buffer
 from calque.functional.views import detach
-from calque.run.effects import gradients_matter
-from calque.run.recorder import local
+from calque.record.recorder import local
+from calque.replay.effects import gradients_matter
 from calque.tensor import Tensor, from_array, read, upload
 
 # ---------------------------------------------------------------------------------------------------------------- NumPy

@@ -22,9 +22,9 @@ from calque.functional.declared import public
 from calque.functional.options import written
 from calque.functional.views import atleast_1d, atleast_2d, atleast_3d, expand, int_tuple, reshape, transpose, unsqueeze
 from calque.functional.windows import narrow, selected, sliced
+from calque.record.recorder import local
 from calque.run.buffer import strided
 from calque.run.dispatch import raise_pending
-from calque.run.recorder import local
 from calque.tensor import TENSOR_TYPES, Tensor, alias, function_node, output_nodes, upload
 
 MANY, SMALL = 8, 1 << 20  # operands, and bytes of all together, that are joined at once

@@ -38,9 +38,9 @@ from calque.functional.elementary import _float, erf, exp, log, log1p, sigmoid, 
 from calque.functional.options import fill_number, within
 from calque.functional.views import sum_to_shape
 from calque.functional.writing import kept_operand
+from calque.observe.source import user_line
 from calque.ops.opdef import get
-from calque.run.recorder import Trace, local
-from calque.run.source import user_line
+from calque.record.recorder import Trace, local
 from calque.tensor import Tensor, binary, function_node, read, record, wrap
 
 WHERE = get("where")

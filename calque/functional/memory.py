@@ -11,10 +11,10 @@ from calque.base.dtypes import DType
 from calque.base.errors import DTypeError
 from calque.base.layout import layout
 from calque.base.shapes import contiguous_strides, view_bounds
+from calque.record.recorder import flush, local
 from calque.run.buffer import Buffer, ForeignMemory, exported_view
 from calque.run.dispatch import new_array, raise_pending
 from calque.run.engine import drain
-from calque.run.recorder import flush, local
 from calque.tensor import Tensor, from_array, realise
 
 

@@ -12,7 +12,7 @@ from calque.functional.arithmetic import OPERATORS, Binary
 from calque.functional.common import method
 from calque.functional.writing import old_value, own_result, write_back
 from calque.ops.opdef import get
-from calque.run.live import LiveFloat
+from calque.record.live import LiveFloat
 from calque.tensor import record
 
 RECIPROCAL = get("reciprocal")

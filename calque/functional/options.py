@@ -15,8 +15,8 @@ from calque.base.text import type_name
 from calque.functional.common import complex_number, dtype_of, is_tensor, number, prim
 from calque.functional.views import int_tuple
 from calque.ir.symint import SymInt
-from calque.run.live import LiveFloat
-from calque.run.outputs import write
+from calque.record.live import LiveFloat
+from calque.record.outputs import write
 from calque.tensor import Tensor
 
 

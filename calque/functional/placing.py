@@ -19,9 +19,9 @@ from calque.base.layout import dense_layout, strided
 from calque.base.text import described, type_name
 from calque.functional.blame import NOTHING, answer, answering
 from calque.functional.options import resolve_device
-from calque.run.outputs import stored
-from calque.run.recorder import Trace, local
-from calque.run.source import inside_package
+from calque.observe.source import inside_package
+from calque.record.outputs import stored
+from calque.record.recorder import Trace, local
 from calque.tensor import Tensor, constant, upload
 
 Function = TypeVar("Function", bound=Callable[..., Any])

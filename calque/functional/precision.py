@@ -8,7 +8,7 @@ from typing import Any
 from calque.base import dtypes as dt
 from calque.functional.blame import NOTHING, answer, answering
 from calque.functional.common import Function, cast, is_tensor
-from calque.run.recorder import local
+from calque.record.recorder import local
 
 
 def converted(value: Any, dtype: dt.DType) -> Any:

@@ -17,7 +17,7 @@ from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.functional.common import method
 from calque.functional.declared import public
-from calque.run.recorder import local
+from calque.record.recorder import local
 from calque.tensor import GradNode, Tensor, read
 
 Array = np.ndarray[Any, Any]

@@ -29,8 +29,8 @@ from calque.functional.views import expand
 from calque.functional.writing import write_back
 from calque.ops.opdef import no_complex
 from calque.ops.random import random_bits_ref
-from calque.run.capture import abort, numbers
-from calque.run.recorder import local
+from calque.record.recorder import local
+from calque.replay.capture import abort, numbers
 from calque.tensor import Tensor, read, upload
 
 _START = 8  # the first offset; small numbers could be baked into a recorded program

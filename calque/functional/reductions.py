@@ -28,8 +28,8 @@ from calque.functional.math import isnan, where, with_formula
 from calque.functional.precision import full_precision
 from calque.functional.results import MaxResult, MinMaxResult, MinResult
 from calque.functional.views import detach, int_tuple, reshape, sum_to_shape
-from calque.run.recorder import local
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
+from calque.record.recorder import local
 from calque.tensor import Tensor
 
 Dims = Any

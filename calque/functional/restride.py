@@ -17,8 +17,8 @@ from calque.functional.blame import signed
 from calque.functional.common import method
 from calque.functional.views import squeeze, swapaxes, t, transpose, unsqueeze
 from calque.functional.windows import as_strided
-from calque.run.recorder import local
-from calque.run.versions import Silent
+from calque.record.recorder import local
+from calque.record.versions import Silent
 from calque.tensor import Tensor, function_node
 
 

@@ -37,7 +37,7 @@ from calque.functional.views import expand, movedim, reshape
 from calque.functional.windows import diagonal as _diagonal
 from calque.functional.writing import write_back
 from calque.ops.opdef import get
-from calque.run.recorder import local
+from calque.record.recorder import local
 from calque.tensor import Tensor, read, record, upload, upload_known
 
 

@@ -16,7 +16,7 @@ from calque.functional.joining import cat, flip
 from calque.functional.precision import full_precision
 from calque.functional.views import expand, reshape, squeeze, transpose, unsqueeze
 from calque.functional.windows import narrow
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
 from calque.tensor import Tensor, read
 
 NEGLIGIBLE = 1e-11  # a sum of squared windows below this counts as 0, as in PyTorch

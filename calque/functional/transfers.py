@@ -12,8 +12,8 @@ from calque.base.text import described, type_name
 from calque.functional.common import is_tensor, method
 from calque.functional.declared import public
 from calque.functional.inplace import copy_
+from calque.report.devices import Callback, call_on_host
 from calque.run.buffer import strided
-from calque.run.devices import Callback, call_on_host
 from calque.run.dispatch import raise_pending
 from calque.tensor import Tensor, realise
 

@@ -26,7 +26,7 @@ from calque.functional.blame import NOTHING, answer
 from calque.functional.common import Tensors, attribute, method, prim
 from calque.functional.declared import public
 from calque.functional.memory import export, share_array
-from calque.run.recorder import local
+from calque.record.recorder import local
 from calque.tensor import Tensor, View, make_view, view_kind, wrap
 
 Entry = tuple[Layout, Callable[[Any], Any]]

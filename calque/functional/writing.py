@@ -10,8 +10,8 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import overlaps
 from calque.functional.blame import NOTHING, answer, answering, signed
 from calque.functional.common import cast, is_tensor
-from calque.run.nodes import view_rule
-from calque.run.recorder import local, share_value
+from calque.record.nodes import view_rule
+from calque.record.recorder import local, share_value
 from calque.tensor import Tensor, function_node, wrap
 
 

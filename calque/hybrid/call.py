@@ -28,18 +28,18 @@ from calque.hybrid.structure import Lent, containers, describe, flatten
 from calque.hybrid.walk import Walk
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
+from calque.observe.causes import guard_missed
+from calque.observe.source import user_line
+from calque.record.others import SECTION, Sharing, handed_over
+from calque.record.recorder import Storage, Trace, flush, local, record_from_here
+from calque.record.state import State
+from calque.record.trie import BOUND
+from calque.record.versions import Silent
+from calque.replay.capture import Capture, Changes, Counts, Script
+from calque.replay.macro import Macro
+from calque.replay.macro_text import tree_of
+from calque.report.losses import ReplayedLoss
 from calque.run.backends import backend
-from calque.run.capture import Capture, Changes, Counts, Script
-from calque.run.causes import guard_missed
-from calque.run.losses import ReplayedLoss
-from calque.run.macro import Macro
-from calque.run.macro_text import tree_of
-from calque.run.others import SECTION, Sharing, handed_over
-from calque.run.recorder import Storage, Trace, flush, local, record_from_here
-from calque.run.source import user_line
-from calque.run.state import State
-from calque.run.trie import BOUND
-from calque.run.versions import Silent
 from calque.tensor import TENSOR_TYPES, Tensor, next_number
 
 SIGNATURES = 64

@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from calque.run.live import LIVE, plain
-from calque.run.recorder import Storage
+from calque.record.live import LIVE, plain
+from calque.record.recorder import Storage
 from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, function_node, next_number, wrap
 
 _PLAIN = (type, types.ModuleType, types.CodeType, types.BuiltinFunctionType, str, bytes, int, float, complex, bool, slice, range, type(None))

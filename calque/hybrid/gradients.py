@@ -11,8 +11,8 @@ from typing import Any
 
 from calque.base.layout import Layout
 from calque.hybrid.region import Place, handle
+from calque.record.recorder import Storage
 from calque.run.buffer import Buffer
-from calque.run.recorder import Storage
 from calque.tensor import Tensor, wrap
 
 

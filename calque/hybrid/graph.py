@@ -21,17 +21,17 @@ from calque.base.errors import AutogradError
 from calque.base.layout import Layout, dense_layout
 from calque.hybrid.expand import Copy
 from calque.hybrid.region import Region
+from calque.observe.source import user_site
 from calque.ops.opdef import OpDef
+from calque.record.live import LiveFloat, plain
+from calque.record.nodes import VIEW_RULE, CallNode, OutputNode
+from calque.record.others import SECTION
+from calque.record.path import Edge
+from calque.record.places import path_of
+from calque.record.recorder import VIEW, Storage, local, realised
+from calque.record.versions import modified
+from calque.replay.capture import Counts, numbers
 from calque.run.buffer import Buffer
-from calque.run.capture import Counts, numbers
-from calque.run.live import LiveFloat, plain
-from calque.run.nodes import VIEW_RULE, CallNode, OutputNode
-from calque.run.others import SECTION
-from calque.run.path import Edge
-from calque.run.places import path_of
-from calque.run.recorder import VIEW, Storage, local, realised
-from calque.run.source import user_site
-from calque.run.versions import modified
 from calque.tensor import FunctionNode, GradNode, Tensor, _sequence, function_node, output_nodes
 
 _VERSION, _STORAGE, _LAYOUT = attrgetter("version"), attrgetter("_storage"), attrgetter("layout")

@@ -27,10 +27,10 @@ from calque.base.device import Device
 from calque.base.dtypes import DType
 from calque.nn.functional.current import looked_up
 from calque.nn.module import Module
+from calque.observe.source import inside_package
 from calque.optim.optimizer import Optimizer, cycles
-from calque.run.capture import Changes
-from calque.run.macro import key_of
-from calque.run.source import inside_package
+from calque.replay.capture import Changes
+from calque.replay.macro import key_of
 from calque.tensor import TENSOR_TYPES, Tensor
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), DType, Device, slice, range, frozenset)

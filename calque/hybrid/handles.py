@@ -14,8 +14,8 @@ from typing import Any
 from calque.autograd.api import passing_on
 from calque.autograd.assign import continue_history, refresh_views
 from calque.hybrid.graph import Unsupported
-from calque.run.nodes import StandIn
-from calque.run.versions import Silent
+from calque.record.nodes import StandIn
+from calque.record.versions import Silent
 from calque.tensor import GradNode, Tensor, wrap
 
 LEAF, DATA = 2, 3  # in a signature: requires a gradient and has no history; what `.data` gave

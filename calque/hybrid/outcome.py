@@ -8,8 +8,8 @@ from calque.hybrid.gradients import Gradients
 from calque.hybrid.graph import Template
 from calque.hybrid.region import Place, handle
 from calque.hybrid.structure import build
-from calque.run.losses import ReplayedLoss
-from calque.run.versions import Silent
+from calque.record.versions import Silent
+from calque.report.losses import ReplayedLoss
 from calque.tensor import Tensor, alias
 
 View = tuple[str, int]  # of which "argument", tensor that the function has "reached", or "output", and its number; or what `.data` gave

@@ -11,13 +11,13 @@ from typing import Any
 
 from calque.base.layout import Layout
 from calque.hybrid.walk import Walk
-from calque.run.capture import Capture, Counts, Script, plain_numbers
+from calque.record.path import Counters
+from calque.record.recorder import Storage, flush, local, record_from_here
+from calque.record.trie import BOUND, root
+from calque.replay.capture import Capture, Counts, Script, plain_numbers
+from calque.replay.macro import Macro
+from calque.replay.moved import moved
 from calque.run.interrupt import whole
-from calque.run.macro import Macro
-from calque.run.moved import moved
-from calque.run.path import Counters
-from calque.run.recorder import Storage, flush, local, record_from_here
-from calque.run.trie import BOUND, root
 from calque.tensor import Tensor, wrap
 
 PLACES = 128  # places of a trace that were met once; with more of them a call starts a new trace, whose beginning is always the same place

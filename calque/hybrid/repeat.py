@@ -17,19 +17,19 @@ from calque.base.dtypes import get_default_dtype, int64
 from calque.functional.checks import Within
 from calque.hybrid.guards import PLAIN
 from calque.hybrid.outcome import Outcome, given
-from calque.run import trace as tracing
+from calque.observe import events
+from calque.record.others import LOCK
+from calque.record.path import Counters
+from calque.record.recorder import Storage, count_flush, local, realised
+from calque.record.trie import root
+from calque.record.versions import silence
+from calque.replay.counts import Counts
+from calque.replay.macro import Direct, Macro
 from calque.run.buffer import Buffer
-from calque.run.counts import Counts
 from calque.run.dispatch import INLINE_WORK, Plan
 from calque.run.engine import ENGINE, Task
 from calque.run.interrupt import of_handler
-from calque.run.macro import Direct, Macro
-from calque.run.others import LOCK
-from calque.run.path import Counters
 from calque.run.queues import at, on, queue_of
-from calque.run.recorder import Storage, count_flush, local, realised
-from calque.run.trie import root
-from calque.run.versions import silence
 from calque.tensor import TENSOR_TYPES, Tensor
 
 MISSED: Any = object()
@@ -67,7 +67,7 @@ class Repeat:
         state, macro, again, grad = local.state, self.macro, self.again, self.modes
         if (
             state.trace.cur is not macro.start or state.grad is not grad[0] or state.inference is not grad[1] or state.autocast is not grad[2]
-            or get_default_dtype() is not grad[3] or DEFAULT.device is not grad[4] or tracing.active is not None or settings.verify
+            or get_default_dtype() is not grad[3] or DEFAULT.device is not grad[4] or events.active is not None or settings.verify
             or Counters.evictions != self.generation or not self.queue.idle() or (self.long is not None and not self.long.expected())
             or again.call(args) is not True or not self.entry.valid() or (self.long is not None and not self.long.habitual())
         ):  # fmt: skip

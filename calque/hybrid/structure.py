@@ -9,9 +9,9 @@ from calque.base.text import type_name
 from calque.hybrid.graph import Unsupported
 from calque.hybrid.guards import PLAIN, Refused
 from calque.hybrid.handles import DATA, LEAF
-from calque.run.live import LiveFloat, plain
-from calque.run.macro import key_of
-from calque.run.versions import Silent
+from calque.record.live import LiveFloat, plain
+from calque.record.versions import Silent
+from calque.replay.macro import key_of
 from calque.tensor import TENSOR_TYPES, Tensor
 
 _RARE = (complex, slice, range, frozenset)  # plain values that are equal to others which some code tells apart, or that cannot be hashed

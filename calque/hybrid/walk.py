@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from calque.base.device import InUse
+from calque.record.copies import copy_values
+from calque.record.live import leaves
+from calque.record.others import LOCK, foreign_buffer
+from calque.record.recorder import Storage, Trace, flush, local, record_from_here
+from calque.record.trie import root
+from calque.replay.capture import Script
+from calque.replay.macro import Macro, key_of
+from calque.report.losses import watch_value
 from calque.run.buffer import Buffer, strided
-from calque.run.capture import Script
-from calque.run.copies import copy_values
 from calque.run.dispatch import raise_pending
 from calque.run.interrupt import of_handler
-from calque.run.live import leaves
-from calque.run.losses import watch_value
-from calque.run.macro import Macro, key_of
-from calque.run.others import LOCK, foreign_buffer
-from calque.run.recorder import Storage, Trace, flush, local, record_from_here
-from calque.run.trie import root
 
 
 class Recordings(Protocol):

@@ -16,7 +16,7 @@ from calque.functional.common import is_tensor
 from calque.memory.plan import MemoryPlan, bytes_of, plan, planned_for
 from calque.memory.stage import Stage
 from calque.nn.modules import ModuleList, Sequential
-from calque.run import recorder
+from calque.record import recorder
 from calque.run.backends import backend
 
 AGAIN = 1 / 3  # what computing everything once more in the backward pass adds to the time of a step

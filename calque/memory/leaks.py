@@ -8,8 +8,9 @@ from types import FrameType
 from typing import Any
 
 from calque.base.text import human
-from calque.run.source import inside_package, warn_user
-from calque.run.variables import graph, variables
+from calque.memory.graphs import graph
+from calque.observe.source import inside_package, warn_user
+from calque.observe.variables import variables
 
 ROWS = 4  # samples in a row that must grow
 _FIRST = 2  # iterations that say nothing: caches, states of optimizers

@@ -9,7 +9,7 @@ from calque.base.config import settings
 from calque.base.errors import ArgumentError, NonFiniteError
 from calque.base.text import type_name
 from calque.memory.stage import Stage
-from calque.run.devices import synchronize
+from calque.report.devices import synchronize
 
 
 def nan_origin(step: Callable[..., Any], *inputs: Any) -> NonFiniteError | None:

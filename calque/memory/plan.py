@@ -11,14 +11,14 @@ from calque.base.errors import ArgumentError, MemoryPlanError
 from calque.base.layout import dense_layout
 from calque.base.text import human, shown, type_name
 from calque.functional.common import is_tensor
+from calque.memory.rehearsal import Known, Moment, Rehearsal
 from calque.memory.stage import Stage
 from calque.profiler.peak import Held, temporaries
-from calque.run import recorder
+from calque.record import recorder
+from calque.record.recorder import local
+from calque.record.storage import realised
+from calque.report.devices import synchronize
 from calque.run.backends import backend
-from calque.run.devices import synchronize
-from calque.run.recorder import local
-from calque.run.rehearsal import Known, Moment, Rehearsal
-from calque.run.storage import realised
 from calque.tensor import wrap
 
 ROWS = 8

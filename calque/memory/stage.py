@@ -17,10 +17,10 @@ import numpy as np
 from calque.exported.names import Reached, Restored
 from calque.functional.random import get_rng_state, set_rng_state
 from calque.hybrid.call import Hybridized
+from calque.memory.rehearsal import Rehearsal
 from calque.nn.module import Module
 from calque.optim.optimizer import Optimizer
-from calque.run.recorder import share_value
-from calque.run.rehearsal import Rehearsal
+from calque.record.recorder import share_value
 from calque.tensor import Tensor, wrap
 
 _ARGUMENT = re.compile(r"argument\.(\d+)")
@@ -29,7 +29,7 @@ _MOST = 10_000  # entries of a list or dict that is copied, and things that are 
 _INSIDE = 1_000  # entries of a list or dict that are looked into
 _DEPTH = 4
 _LEFT = (Hybridized, FunctionType, MethodType, ModuleType, CodeType, FrameType, type, str, bytes, int, float, np.ndarray)
-_LIBRARY = frozenset({"calque.run.rehearsal", "calque.memory.plan", "calque.run.state", "calque.run.trie"})
+_LIBRARY = frozenset({"calque.memory.rehearsal", "calque.memory.plan", "calque.record.state", "calque.record.trie"})
 
 
 def functions_of(function: Any) -> list[FunctionType]:

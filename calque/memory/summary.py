@@ -10,13 +10,14 @@ from calque.base.errors import DTypeError
 from calque.base.text import human, type_name
 from calque.functional.common import is_tensor
 from calque.kernel.cost import cost
+from calque.memory.graphs import graph
+from calque.memory.rehearsal import Form, Rehearsal
 from calque.memory.stage import Stage
 from calque.nn.module import Module
-from calque.run import recorder
+from calque.observe.variables import frames, grouped, variables
+from calque.record import recorder
+from calque.report.devices import synchronize
 from calque.run.backends import backend
-from calque.run.devices import synchronize
-from calque.run.rehearsal import Form, Rehearsal
-from calque.run.variables import frames, graph, grouped, variables
 
 
 @dataclass

@@ -13,8 +13,8 @@ from calque.base.text import shown, type_name
 from calque.functional.common import is_tensor
 from calque.functional.creation import zeros_like
 from calque.nn.parameter import is_lazy, replace_value
-from calque.run.capture import Changes
-from calque.run.effects import gradients_matter
+from calque.replay.capture import Changes
+from calque.replay.effects import gradients_matter
 
 
 class Conversions:

@@ -15,8 +15,8 @@ from calque.autograd.engine import with_history
 from calque.autograd.replay import COMPOSITES
 from calque.base.errors import AutogradError
 from calque.ops.opdef import no_complex
-from calque.run.recorder import local
-from calque.run.versions import modified
+from calque.record.recorder import local
+from calque.record.versions import modified
 from calque.tensor import function_node, output_nodes, wrap
 
 

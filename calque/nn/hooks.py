@@ -10,7 +10,7 @@ from typing import Any
 from calque.base.errors import AutogradError, DTypeError
 from calque.base.text import described, function_name, type_name
 from calque.functional.common import is_tensor
-from calque.run.recorder import local
+from calque.record.recorder import local
 from calque.tensor import Tensor, function_node, output_nodes, wrap
 
 _ids = count()

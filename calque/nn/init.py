@@ -21,7 +21,7 @@ from calque.base.blas import limited
 from calque.base.device import META
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import cast
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
 from calque.tensor import Tensor, upload
 
 __all__ = [

@@ -16,8 +16,8 @@ from calque.nn.hooks import EVERYWHERE, BackwardHooks, HookDict, RemovableHandle
 from calque.nn.parameter import Buffer, Parameter
 from calque.nn.registry import Registry
 from calque.nn.traps import exchanged, look_at_lists
-from calque.run.capture import Changes
-from calque.run.effects import gradients_matter
+from calque.replay.capture import Changes
+from calque.replay.effects import gradients_matter
 
 __all__ = ["Module"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from calque.run.capture import Changes
+from calque.replay.capture import Changes
 
 
 class Registry(dict[str, Any]):

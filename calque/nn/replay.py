@@ -1,7 +1,7 @@
 """Chains of the library's layers, recorded again without running them.
 
 What a `Sequential` of such layers records is determined by the layers (looked at again when some module has changed), the parameters, the
-input and the modes. As with steps and backward passes (`run/stretches.py`) the second call at a place of the trace is watched and later ones
+input and the modes. As with steps and backward passes (`replay/stretches.py`) the second call at a place of the trace is watched and later ones
 are replays, unless something is unusual. The graph of a replay is one node until somebody looks at it (`autograd/chain.py`).
 """
 
@@ -17,10 +17,10 @@ from calque.autograd.chain import Template, Unfit
 from calque.autograd.facts import Facts, Unknown
 from calque.nn.functional.current import foreign, looked_up
 from calque.nn.module import Module
-from calque.run.counts import Changes
-from calque.run.macro import key_of
-from calque.run.recorder import local
-from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, replay, watch
+from calque.record.recorder import local
+from calque.replay.counts import Changes
+from calque.replay.macro import key_of
+from calque.replay.stretches import Stretch, StretchCounts, Stretches, possible, replay, watch
 from calque.tensor import TENSOR_TYPES, Tensor, next_number, wrap
 
 SHORT = 10  # operations, views and inputs that are recorded in the time in which a replay is found

@@ -7,7 +7,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from calque.nn.parameter import Parameter
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
 
 _LOOKS = 4  # lists may be filled between the first calls of parameters(); each class is looked at so often
 _looked: WeakKeyDictionary[type, int] = WeakKeyDictionary()

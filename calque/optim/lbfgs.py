@@ -14,8 +14,8 @@ from calque.base.text import described, shown
 from calque.functional.common import is_number, is_tensor
 from calque.functional.complex import view_as_real
 from calque.optim.optimizer import Optimizer, check_range, replace
-from calque.run import recorder
-from calque.run.others import SECTION, handed_over
+from calque.record import recorder
+from calque.record.others import SECTION, handed_over
 from calque.tensor import Tensor
 
 DECREASE, CURVATURE = 1e-4, 0.9  # the constants c1 and c2 of the Wolfe conditions

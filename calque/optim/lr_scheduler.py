@@ -22,6 +22,7 @@ from typing import Any
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.text import shown, type_name
 from calque.functional.common import is_number, is_tensor
+from calque.observe.source import warn_user
 from calque.optim.cycles import CosineAnnealingLR, CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
 from calque.optim.optimizer import Optimizer
 from calque.optim.schedule import (
@@ -36,10 +37,9 @@ from calque.optim.schedule import (
     set_value,
     values_of,
 )
-from calque.run.capture import abort
-from calque.run.effects import told
-from calque.run.live import LIVE, plain
-from calque.run.source import warn_user
+from calque.record.live import LIVE, plain
+from calque.replay.capture import abort
+from calque.replay.effects import told
 
 
 class LambdaLR(LRScheduler):

@@ -28,10 +28,10 @@ from calque.nn.shares import part_of_state, require_whole, whole_state
 from calque.nn.traps import Departures, look_for_departed
 from calque.optim.parts import update
 from calque.optim.replay import update_again
-from calque.run import recorder
-from calque.run.capture import Capture, numbers
-from calque.run.effects import gradients_matter
-from calque.run.others import SECTION, handed_over
+from calque.record import recorder
+from calque.record.others import SECTION, handed_over
+from calque.replay.capture import Capture, numbers
+from calque.replay.effects import gradients_matter
 from calque.tensor import Tensor, constant, upload
 
 Hooks = OrderedDict[int, Callable[..., Any]]

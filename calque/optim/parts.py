@@ -9,7 +9,7 @@ from calque.base.errors import ArgumentError
 from calque.functional.common import is_tensor
 from calque.functional.complex import view_as_complex, view_as_real
 from calque.functional.selection import index_copy, index_select
-from calque.run.capture import abort
+from calque.replay.capture import abort
 from calque.tensor import TENSOR_TYPES, Tensor
 
 

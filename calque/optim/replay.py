@@ -13,10 +13,10 @@ from typing import Any
 from calque.base.dtypes import get_default_dtype
 from calque.base.errors import NotDense
 from calque.optim.parts import update
-from calque.run.live import plain
-from calque.run.numbers import scalar_tag
-from calque.run.recorder import flush, local, record_from_here
-from calque.run.stretches import Stretch, StretchCounts, Stretches, generalised, possible, replay, takes_constants, watch
+from calque.record.live import plain
+from calque.record.numbers import scalar_tag
+from calque.record.recorder import flush, local, record_from_here
+from calque.replay.stretches import Stretch, StretchCounts, Stretches, generalised, possible, replay, takes_constants, watch
 from calque.tensor import TENSOR_TYPES
 
 _FREE = ("params", "lr", "initial_lr", "param_names")  # what an update takes from `step_numbers` or does not look at

@@ -20,10 +20,10 @@ from calque.base.shapes import whole
 from calque.base.text import type_name
 from calque.functional.blame import require_settings
 from calque.functional.common import is_number, is_tensor
+from calque.observe.source import warn_user
 from calque.optim.optimizer import Optimizer
-from calque.run.capture import abort, again
-from calque.run.live import LIVE
-from calque.run.source import warn_user
+from calque.record.live import LIVE
+from calque.replay.capture import abort, again
 
 STEP_WITH_EPOCH = (
     "The epoch parameter in `scheduler.step()` was not necessary and is being deprecated where possible. "

@@ -15,7 +15,7 @@ from calque.base.text import shown, type_name
 from calque.functional.common import is_tensor
 from calque.nn.module import Module
 from calque.nn.parallel.primitives import gather, number_of_parts, rebuilt
-from calque.run.recorder import flush
+from calque.record.recorder import flush
 
 
 def _pieces(value: Any, wanted: int, count: int) -> list[Any]:

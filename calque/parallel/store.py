@@ -19,7 +19,7 @@ from calque.functional.formats import clone
 from calque.functional.inplace import copy_
 from calque.functional.views import detach
 from calque.optim.optimizer import Optimizer, check_range
-from calque.run.copies import copies_of_priority
+from calque.record.copies import copies_of_priority
 from calque.tensor import Tensor
 
 KINDS = ("local", "device")

@@ -16,7 +16,7 @@ from calque.functional.creation import zeros
 from calque.nn.module import Module
 from calque.nn.parallel.primitives import scatter
 from calque.parallel.store import KVStore, create
-from calque.run.effects import gradients_matter
+from calque.replay.effects import gradients_matter
 
 _RENAMED = {"learning_rate": "lr", "wd": "weight_decay", "beta1": None, "beta2": None, "epsilon": "eps"}
 

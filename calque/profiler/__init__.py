@@ -9,6 +9,7 @@
 ['product']
 """
 
+from calque.observe.events import Event
 from calque.profiler.averages import Average, Averages, Lines
 from calque.profiler.costs import Row
 from calque.profiler.peak import Held, Peak
@@ -21,7 +22,6 @@ from calque.profiler.profile import (
     tensorboard_trace_handler,
 )
 from calque.profiler.ranges import record_function
-from calque.run.trace import Event
 
 __all__ = [
     "Average", "Averages", "Event", "Held", "Lines", "Peak", "ProfilerAction", "ProfilerActivity", "Row", "profile", "record_function", "schedule",

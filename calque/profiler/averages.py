@@ -9,8 +9,8 @@ from typing import Any
 
 from calque.base.errors import ProfileError
 from calque.base.text import shown
+from calque.observe.events import COMPILE, COPIES, LOADER, RANGES, RECORDING, Event
 from calque.profiler.costs import Row
-from calque.run.trace import COMPILE, COPIES, LOADER, RANGES, RECORDING, Event
 
 MIB = 1 << 20
 _ROWS = {RANGES: "range", RECORDING: "recording", COMPILE: "compile", COPIES: "copy", LOADER: "loader"}

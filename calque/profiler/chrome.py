@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from calque.run.trace import COMPILE, COPIES, KERNELS, LOADER, RANGES, RECORDING, Event, Session
+from calque.observe.events import COMPILE, COPIES, KERNELS, LOADER, RANGES, RECORDING, Event, Session
 
 _FIRST = (RANGES, RECORDING, COMPILE)  # then the device queues by name
 _LAST = (KERNELS, COPIES, LOADER)

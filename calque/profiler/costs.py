@@ -13,8 +13,8 @@ from typing import Any
 
 from calque.ir.program import Node, Program
 from calque.kernel.cost import describe
-from calque.run.explain import Limits
-from calque.run.trace import Ran
+from calque.observe.events import Ran
+from calque.report.explain import Limits
 
 LAUNCH = 1e-6  # seconds that a launch takes at least, when the time of a program is divided
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from calque.kernel.schedule import Buffer, Contract, Host, Schedule
-from calque.run.trace import Ran, Session
+from calque.observe.events import Ran, Session
 
 KEPT, TEMPORARY, BEFORE, OTHER = "kept", "temporary", "made before", "other"
 

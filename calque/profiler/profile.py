@@ -12,16 +12,17 @@ from typing import Any
 
 from calque.base.errors import ProfileError
 from calque.base.text import shown, type_name
+from calque.observe import events
+from calque.observe.events import RANGES, Event, Session
+from calque.observe.source import warn_user
 from calque.profiler import chrome, report
 from calque.profiler.averages import Averages, Lines, averages
 from calque.profiler.costs import Costs
 from calque.profiler.peak import Peak, peak
-from calque.run import recorder, trace
+from calque.record import recorder
 from calque.run.backends import backend
 from calque.run.dispatch import wait_for_queues
 from calque.run.interrupt import shielded, whole
-from calque.run.source import warn_user
-from calque.run.trace import RANGES, Event, Session
 
 
 class ProfilerActivity(enum.Enum):
@@ -278,7 +279,7 @@ class profile:
         return self._session
 
     def _recording(self) -> bool:
-        return self._session is not None and trace.active is self._session
+        return self._session is not None and events.active is self._session
 
     def _enter(self, action: ProfilerAction) -> None:
         self.current_action = action
@@ -286,7 +287,7 @@ class profile:
             recorder.flush("profiler")
             wait_for_queues()
             self._begin()
-        self._step_start = trace.clock()
+        self._step_start = events.clock()
 
     @shielded
     def _begin(self) -> None:

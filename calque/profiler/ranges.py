@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from calque.base.text import shown
-from calque.run import trace
-from calque.run.trace import RANGES
+from calque.observe import events
+from calque.observe.events import RANGES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,15 +32,15 @@ class record_function:
         if not isinstance(name, str) or not name:
             raise TypeError(f"[record_function] expected a name that is not empty, got {shown(name)}; write record_function('forward')")
         self.name, self.args = name, args
-        self._starts: list[tuple[trace.Session | None, float]] = []
+        self._starts: list[tuple[events.Session | None, float]] = []
 
     def __enter__(self) -> record_function:
-        self._starts.append((trace.active, trace.clock()))
+        self._starts.append((events.active, events.clock()))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None) -> None:
         session, start = self._starts.pop()
-        if session is not None and session is trace.active:
+        if session is not None and session is events.active:
             facts: dict[str, Any] = {} if self.args is None else {"args": str(self.args)}
             session.span(self.name, RANGES, start, **facts)
 

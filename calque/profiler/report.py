@@ -11,11 +11,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from calque.observe.events import COMPILE, RECORDING, Event, Session
 from calque.profiler.averages import Average, short
 from calque.profiler.chrome import rows
 from calque.profiler.costs import Row
 from calque.profiler.peak import Peak
-from calque.run.trace import COMPILE, RECORDING, Event, Session
 
 EVENTS = 200_000  # the longest are drawn if there are more
 SAMPLES = 20_000  # of the memory curve; the highest of each stretch are drawn if there are more

@@ -1,1 +1,1 @@
-"""Recording, and running what was recorded: the trace trie, plans, queues, copies, replays. See docs/architecture.md."""
+"""Running programs: buffers, queues, plans, and the ways in which a program starts. See README.md."""

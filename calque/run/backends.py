@@ -17,9 +17,9 @@ from calque.base.config import settings
 from calque.base.errors import DeviceError
 from calque.base.text import shown
 from calque.ir.program import Program
+from calque.observe import events
+from calque.observe.causes import often
 from calque.ops.structure import describe
-from calque.run import trace as tracing
-from calque.run.causes import often
 from calque.run.fingerprint import fingerprint
 
 Array = np.ndarray[Any, Any]
@@ -63,7 +63,7 @@ class Compiled:
 
     def __init__(self, backend_: Backend, program: Program, structure: Structure | None = None) -> None:
         self.source, self.narrow, self._workspace_bytes = program, backend_.narrow, backend_.workspace_bytes
-        start = lowered = tracing.clock()
+        start = lowered = events.clock()
         structure = structure or Structure(program)
         launches = structure.launches(backend_)
         known = b"" if settings.verify or launches is not None else fingerprint(program, structure.described)
@@ -74,7 +74,7 @@ class Compiled:
             if launches is None:
                 launches = passes.lowered_once(structure.described, program, backend_.name, self.narrow)
             self.schedule = passes.placed(launches, self._workspace_bytes)
-            lowered = tracing.clock()
+            lowered = events.clock()
             found = backend_.compile(self.schedule)
             if known:
                 backend_.keep(known, found)
@@ -84,7 +84,7 @@ class Compiled:
         self.plain = self.distinct and not program.checks  # nothing but results comes out of `executable`
         self.lowering = lowered - start
         if settings.log:
-            self._report(tracing.clock() - lowered)
+            self._report(events.clock() - lowered)
 
     @cached_property
     def schedule(self) -> Any:
@@ -92,11 +92,11 @@ class Compiled:
         return compiler().compile_program(self.source, workspace_bytes=self._workspace_bytes, narrow=self.narrow)
 
     def _report(self, machine_code: float) -> None:
-        if tracing.logs("fuse"):
-            tracing.log("fuse", compiler().explain(self.source, self.narrow))
-        if tracing.logs("compile"):
+        if events.logs("fuse"):
+            events.log("fuse", compiler().explain(self.source, self.narrow))
+        if events.logs("compile"):
             times = f"lowered in {self.lowering * 1e3:.1f} ms, machine code in {machine_code * 1e3:.1f} ms"
-            tracing.log("compile", f"{tracing.label(self.source)}: {len(self.source.nodes)} nodes in {self.launches} launches, {times}")
+            events.log("compile", f"{events.label(self.source)}: {len(self.source.nodes)} nodes in {self.launches} launches, {times}")
 
     @cached_property
     def program(self) -> Program:

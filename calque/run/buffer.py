@@ -12,8 +12,8 @@ import numpy as np
 from calque.base.config import settings
 from calque.base.errors import InterruptedValueError, OutOfMemoryError
 from calque.base.layout import Layout
+from calque.observe import events
 from calque.ops.movement import window
-from calque.run import trace as tracing
 from calque.run.engine import Task
 
 
@@ -44,10 +44,10 @@ class Buffer:
         """The array, once it is filled; raises the error of the computation that was to fill it."""
         task = self.task
         if task is not None:
-            if tracing.active is None or task.done:
+            if events.active is None or task.done:
                 task.wait()
             else:
-                _wait_seen(tracing.active, task)
+                _wait_seen(events.active, task)
             if task.error is not None and self.array is None:
                 task.error.calque_reported = True  # type: ignore[attr-defined]
                 raise own(task.error)
@@ -60,7 +60,7 @@ class Buffer:
     def readable(self) -> np.ndarray[Any, Any]:
         """The array, for reading alone, once this value is there: the program that makes it may go on, and read it, too."""
         task = self.task
-        if task is not None and not task.done and tracing.active is None:
+        if task is not None and not task.done and events.active is None:
             partial = task.partial
             if partial is not None:
                 return partial.read(self)  # type: ignore[no-any-return]
@@ -92,7 +92,7 @@ class Buffer:
         return self.export is not None and self.export() is not None
 
 
-def _wait_seen(session: tracing.Session, task: Task) -> None:
+def _wait_seen(session: events.Session, task: Task) -> None:
     """Wait under a profile."""
     start = session.begin()
     try:

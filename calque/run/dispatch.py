@@ -22,10 +22,11 @@ from calque.base.config import settings
 from calque.base.device import CPU, Device
 from calque.base.dtypes import DType
 from calque.ir.program import Program
-from calque.run import trace as tracing
+from calque.observe import events
+from calque.observe.causes import compiled
+from calque.observe.source import user_line
 from calque.run.backends import Structure, allocate, compile_or_interpret
 from calque.run.buffer import Buffer, interrupted, on_host
-from calque.run.causes import compiled
 from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage
 from calque.run.engine import CPU_QUEUE, ENGINE, Queue, Task, alone, depths, drain, forget_frames, somebody_waits
@@ -34,7 +35,6 @@ from calque.run.interrupt import SHIELD, of_handler
 from calque.run.memory import UNNAMED, out_of_memory, out_of_program
 from calque.run.partial import LEFT, Absence, Partial, back
 from calque.run.queues import at, queue_of
-from calque.run.source import user_line
 
 INTERPRET_WORK = 16_384  # scalar operations below which a program is interpreted at first; 0: none is, however seldom it comes
 INTERPRET_TIMES = 16  # compiling takes as long as interpreting some hundred times; a loop that goes on has soon earned it back
@@ -99,10 +99,10 @@ class Plan:
     def watch(self, task: Task, queue: Queue) -> None:
         """Learn whether somebody waits for the task as soon as it is queued, and no other device works meanwhile: then nothing was gained by
         queueing it."""
-        row, self.habit, since = self.habit, 0, tracing.clock()
+        row, self.habit, since = self.habit, 0, events.clock()
 
         def waited() -> None:
-            if tracing.clock() - since < AT_ONCE and alone(queue):
+            if events.clock() - since < AT_ONCE and alone(queue):
                 self.habit = row + 1 if row + 1 < HABIT else HABIT + TRUSTED
 
         task.waited = waited
@@ -139,8 +139,8 @@ class Plan:
         if form is None:
             with self.lock:
                 form = self._choose()
-        if tracing.active is not None:
-            return tracing.active.run(form, inputs, scalars)  # type: ignore[no-any-return]
+        if events.active is not None:
+            return events.active.run(form, inputs, scalars)  # type: ignore[no-any-return]
         result: tuple[Sequence[Array], int, int] = form.run(inputs, scalars, progress) if progress is not None else form.run(inputs, scalars)
         return result
 
@@ -164,14 +164,14 @@ class Plan:
 
     def _choose(self) -> Any:
         self.seen += 1
-        compile_all = settings.deterministic or (tracing.active is not None and tracing.active.compile_all)
+        compile_all = settings.deterministic or (events.active is not None and events.active.compile_all)
         if not compile_all and self.seen <= self.patience() and not self._sized():
             if self.interpreted is None:
                 self.interpreted = compile_or_interpret(self.program, True)
                 DispatchCounters.interpreted += 1
             return self.interpreted
         if self.compiled is None:
-            start = tracing.clock()
+            start = events.clock()
             with without_full_collections():
                 self.compiled = compile_or_interpret(self.program, False, self.structure)
             self.structure = None
@@ -181,12 +181,12 @@ class Plan:
         return self.compiled
 
     def _report(self, start: float) -> None:
-        seconds, form = tracing.clock() - start, self.compiled
+        seconds, form = events.clock() - start, self.compiled
         launches = form.launches
         compiled(self.program, self.cause, launches, seconds, form.lowering)
-        if tracing.active is not None:
+        if events.active is not None:
             facts = {"cause": self.cause, "nodes": len(self.program.nodes), "launches": launches, "lowering": form.lowering}
-            tracing.active.span(f"compile {tracing.label(self.program)}", tracing.COMPILE, start, **facts)
+            events.active.span(f"compile {events.label(self.program)}", events.COMPILE, start, **facts)
 
 def new_array(numel: int, dtype: DType | None, np_dtype: Any = None) -> Array:
     """An uninitialised 64-byte aligned 1-D array from the backend's pool; raises `OutOfMemoryError` if it cannot fit."""
@@ -257,12 +257,12 @@ def hand_over(
     before = [_writer(b) for b in inputs]
     line, updates_state = user_line(), writes_state(outputs, previous)
 
-    session = tracing.active
-    flow = tracing.where.flow if session is not None else 0
+    session = events.active
+    flow = events.where.flow if session is not None else 0
 
     def guarded() -> None:
         if session is not None:
-            tracing.where.flow = flow
+            events.where.flow = flow
         try:
             plan.execute(inputs, before, scalars, outputs, errors, progress)
         except Exception as error:
@@ -293,7 +293,7 @@ def hand_over(
         _submit(session, queue, task, inputs, outputs)
 
 
-def _followed(plan: Plan, session: tracing.Session | None) -> Any:
+def _followed(plan: Plan, session: events.Session | None) -> Any:
     """How to follow a run of the plan that is queued; None if all its values are there at its end alone."""
     form = plan.compiled
     if form is None or not form.distinct or session is not None or settings.sync or settings.checked or not settings.early_reads:
@@ -341,7 +341,7 @@ def _run_here(
     there = at(plan.device) if several else plan.device
     try:
         form = plan.compiled
-        if form is None or not form.plain or tracing.active is not None:
+        if form is None or not form.plain or events.active is not None:
             _compute(plan, arrays, scalars, outputs, errors)
         else:
             try:
@@ -368,13 +368,13 @@ def _run_here(
             at(there)
 
 
-def _submit(session: tracing.Session, queue: Queue, task: Task, inputs: list[Buffer], outputs: list[Buffer]) -> None:
+def _submit(session: events.Session, queue: Queue, task: Task, inputs: list[Buffer], outputs: list[Buffer]) -> None:
     """Queue the task under a profile: how full the queue is, and whether it was so full that this thread had to wait."""
-    start = tracing.clock()
+    start = events.clock()
     queue.submit(task, inputs, outputs)
     session.depth(queue.name, queue.depth)
-    if tracing.clock() - start > QUEUE_FULL:
-        session.span(f"{queue.name} queue is full", tracing.RECORDING, start)
+    if events.clock() - start > QUEUE_FULL:
+        session.span(f"{queue.name} queue is full", events.RECORDING, start)
 
 
 def read_elsewhere(outputs: list[Buffer]) -> bool:
@@ -565,7 +565,7 @@ def _flat_copy(value: Array) -> Array:
 
 def wait_for_queues() -> None:
     """Wait for all queued work of all devices; raise what failed and was not reported yet. What is only recorded stays so."""
-    session = tracing.active if any(depths().values()) else None
+    session = events.active if any(depths().values()) else None
     start = session.begin() if session is not None else 0.0
     try:
         somebody_waits()

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from calque.base.config import settings
 from calque.base.errors import CalqueError
-from calque.run import trace as tracing
+from calque.observe import events
 from calque.run.interrupt import SHIELD
 
 SWITCH_SECONDS = 2e-4
@@ -363,7 +363,7 @@ class Queue:
             task.run()
 
     def _enter(self) -> None:
-        tracing.where.queue = self.name
+        events.where.queue = self.name
         if self.move is not None:
             self.move(self.device)
 
@@ -466,7 +466,7 @@ class _Away:
     """Where a thread that assists was before."""
 
     def __init__(self) -> None:
-        self._flow = tracing.where.flow
+        self._flow = events.where.flow
         self._move: Callable[[Any], Any] | None = None
         self._home: Any = None
 
@@ -482,7 +482,7 @@ class _Away:
         """To where it was."""
         if self._move is not None:
             self._move(self._home)
-            tracing.where.flow = self._flow
+            events.where.flow = self._flow
 
 
 def _read_by(buffer: Any, task: Task) -> None:

@@ -7,9 +7,9 @@ import gc
 from calque.base.errors import OutOfMemoryError
 from calque.base.text import human
 from calque.ir.program import Program
+from calque.observe.variables import frames, grouped, variables
 from calque.run.buffer import Buffer
 from calque.run.interrupt import of_handler
-from calque.run.variables import frames, grouped, variables
 
 UNNAMED = "memory"  # instead of an operation: whoever called may know it
 _SHOWN = 3  # variables that are named

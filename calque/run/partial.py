@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from calque.base.config import available_cores, settings
-from calque.run import trace as tracing
+from calque.observe import events
 from calque.run.buffer import Buffer
 
 AWAY = 4e-3  # seconds between a read and the next start of a program
@@ -44,7 +44,7 @@ def back() -> None:
     """A program starts for the first time since a read."""
     absence, LEFT.absence = LEFT.absence, None
     if absence is not None:
-        absence.times = absence.times + 1 if tracing.clock() - LEFT.since >= AWAY else 0
+        absence.times = absence.times + 1 if events.clock() - LEFT.since >= AWAY else 0
 
 
 class Partial:
@@ -64,7 +64,7 @@ class Partial:
         found = self._progress.wait(number) if self._absence.long() else None
         if found is None:
             found = buffer.wait()
-        LEFT.since, LEFT.absence = tracing.clock(), self._absence
+        LEFT.since, LEFT.absence = events.clock(), self._absence
         return found
 
     def early(self, buffer: Buffer) -> Any:

@@ -17,8 +17,9 @@ from typing import Any
 from calque.base.config import settings
 from calque.base.device import CPU, Device
 from calque.ir.program import Program
+from calque.observe import events
+from calque.observe.source import user_line
 from calque.ops.structure import describe
-from calque.run import trace as tracing
 from calque.run.buffer import Buffer, interrupted
 from calque.run.dispatch import (
     ELSEWHERE,
@@ -36,7 +37,6 @@ from calque.run.engine import ENGINE, Task, forget_frames
 from calque.run.interrupt import of_handler
 from calque.run.memory import out_of_program
 from calque.run.queues import queue_of
-from calque.run.source import user_line
 
 OPEN = 32  # programs whose checks nobody has read yet, before the oldest is waited for
 
@@ -66,7 +66,7 @@ class DevicePlan(Plan):
         form = self.compiled
         if form is None or self.precise is settings.tf32:
             with self.lock:
-                start = tracing.clock()
+                start = events.clock()
                 self.compiled = form = _compiled(self.program, self.device)
                 self.precise = not settings.tf32
                 DispatchCounters.compiled += 1
@@ -106,7 +106,7 @@ class DevicePlan(Plan):
     def _launch(
         self, values: list[Any], scalars: Sequence[Any], outputs: list[Buffer], errors: Errors, previous: Sequence[Buffer | None], line: str
     ) -> None:
-        form, session, start = self.form(), tracing.active, tracing.clock()
+        form, session, start = self.form(), events.active, events.clock()
         overwrites = writes_state(outputs, previous)
         try:
             results, report = form.run(values, scalars)
@@ -120,7 +120,7 @@ class DevicePlan(Plan):
             _expect(Verdict(self, form, report, fresh, errors, previous, overwrites, line))
         if session is not None:
             facts = {"nodes": len(self.program.nodes), "form": "started", "launches": form.launches}
-            session.span(tracing.label(self.program), f"{self.device} queue", start, tracing.where.flow, **facts)
+            session.span(events.label(self.program), f"{self.device} queue", start, events.where.flow, **facts)
 
 
 _forms: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()  # (program without its lines, device, precision) -> what runs it

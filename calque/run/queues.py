@@ -8,7 +8,7 @@ from typing import Any
 
 from calque.base.device import CPU, META, Device
 from calque.base.errors import DeviceError
-from calque.run import trace as tracing
+from calque.observe import events
 from calque.run.backends import backend
 from calque.run.engine import CPU_QUEUE, Queue
 
@@ -41,7 +41,7 @@ def at(device: Device) -> Device:
     before = _AT.device
     if device is not before:
         backend().enter(None if device.backend is not None else device.index)  # whoever works for another device has the cores as a whole
-        tracing.where.queue = str(device)
+        events.where.queue = str(device)
         _AT.device = device
     return before
 

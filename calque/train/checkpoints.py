@@ -26,7 +26,7 @@ from calque.base.text import shown
 from calque.data.convert import copy_array
 from calque.io.shards import remove_shards
 from calque.io.write import write_whole
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
 from calque.tensor import read
 
 _NAME = re.compile(r"epoch\d+-step(\d+)[^/]*\.calque(\.index\.json)?")

@@ -9,7 +9,7 @@ from typing import Any
 
 from calque.base.errors import CheckpointError
 from calque.io.write import write_whole
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
 
 
 class LossLog:

@@ -22,7 +22,7 @@ from calque.base.config import settings
 from calque.base.errors import ArgumentError, CheckpointError, DTypeError, NonFiniteError
 from calque.base.text import shown, type_name
 from calque.monitor import AverageMeter, ProgressBar
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
 from calque.train.checkpoints import Checkpoints
 from calque.train.losses import LossLog
 

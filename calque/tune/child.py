@@ -19,7 +19,7 @@ import numpy as np
 from calque.distributed.launch import die_with_parent
 from calque.functional.random import manual_seed
 from calque.memory.plan import plan
-from calque.run.stats import set_num_threads
+from calque.report.stats import set_num_threads
 from calque.tune.session import Session, Stopped, tell
 from calque.tune.space import named
 

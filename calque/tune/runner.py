@@ -23,7 +23,7 @@ import numpy as np
 from calque.base.errors import ArgumentError, DeviceError, WorkerError
 from calque.base.text import shown, type_name
 from calque.memory.plan import bytes_of
-from calque.run.devices import synchronize
+from calque.report.devices import synchronize
 from calque.tune import child
 from calque.tune.reporter import CLIReporter
 from calque.tune.schedulers import FIFOScheduler

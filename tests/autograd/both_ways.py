@@ -9,9 +9,10 @@ import pytest
 
 import calque
 from calque.base.config import settings
-from calque.run import dispatch, recorder
-from calque.run.recorder import Counters
-from calque.run.stretches import StretchCounts
+from calque.record import recorder
+from calque.record.recorder import Counters
+from calque.replay.stretches import StretchCounts
+from calque.run import dispatch
 
 
 @pytest.fixture(autouse=True, name="_fresh")

@@ -12,8 +12,8 @@ import calque
 from calque import nn
 from calque.base.config import settings
 from calque.base.errors import DeviceError
-from calque.run import novel
-from calque.run.recorder import local, record_from_here
+from calque.record import novel
+from calque.record.recorder import local, record_from_here
 from tests.fuzz.check import mismatch
 
 
@@ -36,8 +36,8 @@ def both(function: object, monkeypatch: pytest.MonkeyPatch) -> None:
         begun: list[bool] = []
         make: Any = novel.Computing.make
         patch.setattr(novel.Computing, "make", staticmethod(lambda: begun.append(True) or make()))
-        patch.setattr("calque.run.path.Edge.keep", lambda *_: None)
-        from calque.run.trie import forget
+        patch.setattr("calque.record.path.Edge.keep", lambda *_: None)
+        from calque.record.trie import forget
 
         forget()
         for _ in range(3):  # the second time rules are watched, the third time they are not run

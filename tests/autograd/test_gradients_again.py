@@ -11,8 +11,8 @@ import pytest
 import calque
 from calque import nn
 from calque.base.errors import AutogradError
-from calque.run import recorder
-from calque.run.stretches import StretchCounts
+from calque.record import recorder
+from calque.replay.stretches import StretchCounts
 from tests.autograd.both_ways import compare, fresh  # noqa: F401
 
 F = nn.functional

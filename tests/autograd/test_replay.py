@@ -17,9 +17,9 @@ import pytest
 import calque
 from calque import nn, optim
 from calque.base.errors import AutogradError
-from calque.run import recorder
-from calque.run.macro import Macro
-from calque.run.stretches import StretchCounts
+from calque.record import recorder
+from calque.replay.macro import Macro
+from calque.replay.stretches import StretchCounts
 from calque.tensor import wrap
 from tests.autograd.both_ways import compare, fresh  # noqa: F401
 

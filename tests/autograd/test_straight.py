@@ -10,7 +10,7 @@ import pytest
 import calque
 from calque.autograd.template import Template
 from calque.base.config import settings
-from calque.run import trie
+from calque.record import trie
 
 
 def _rows(order: list[int]) -> list[np.ndarray]:

@@ -16,7 +16,7 @@ import calque.nn.functional as F
 from calque import func, vmap
 from calque.autograd import forward_ad
 from calque.base.errors import ArgumentError, AutogradError, BatchError, ForwardModeError
-from calque.run.path import Counters
+from calque.record.path import Counters
 
 
 @pytest.fixture(autouse=True)

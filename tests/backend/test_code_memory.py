@@ -14,7 +14,8 @@ from calque.backend.cpu import library, llvm, objects
 from calque.backend.cpu.llvm import Loader
 from calque.backend.cpu.target import current
 from calque.base.config import settings
-from calque.run import dispatch, recorder, trie
+from calque.record import recorder, trie
+from calque.run import dispatch
 
 pytestmark = pytest.mark.skipif(not objects.can_load(), reason="LLVM's loader keeps everything")
 UNARY = [calque.exp, calque.sin, calque.tanh, calque.sqrt, calque.cos, calque.sigmoid, calque.square, calque.neg]

@@ -10,7 +10,7 @@ import pytest
 import calque
 from calque.backend.cpu import executable, interleave, link
 from calque.base import config
-from calque.run import recorder
+from calque.record import recorder
 from calque.run.pipeline import compile_program
 from tests.kernel.programs import Build
 

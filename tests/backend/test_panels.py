@@ -18,7 +18,7 @@ from calque.backend.cpu.target import current
 from calque.base import config
 from calque.kernel import lower
 from calque.kernel.schedule import Loop, Schedule
-from calque.run import recorder
+from calque.record import recorder
 from tests.fuzz.check import mode
 
 PROGRAMS: dict[str, Callable[[Any], Any]] = {

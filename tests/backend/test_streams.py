@@ -17,7 +17,7 @@ from calque.backend.cpu.target import current
 from calque.base import config
 from calque.kernel.interpret import interpret
 from calque.kernel.schedule import Loop, Schedule
-from calque.run import recorder
+from calque.record import recorder
 from tests.backend.cpu_cases import random_case
 from tests.backend.test_cpu_kernels import assert_equal
 from tests.fuzz.check import mode

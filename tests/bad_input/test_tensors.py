@@ -25,7 +25,7 @@ from calque.base.errors import (
     ShapeError,
 )  # fmt: skip
 from calque.nn import functional as F
-from calque.run import losses
+from calque.report import losses
 from tests.bad_input.refusals import refused, unchanged
 
 

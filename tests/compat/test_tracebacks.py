@@ -13,7 +13,7 @@ import pytest
 import calque
 from calque import nn
 from calque.compat import tracebacks
-from calque.run.source import inside_package
+from calque.observe.source import inside_package
 from tests.compat.test_run import program, run
 
 # A program that fails, and the functions of its own that its traceback shows.

@@ -9,7 +9,8 @@ import pytest
 import calque
 from calque import nn
 from calque.base.errors import OutOfRangeError, UnsupportedTypeError
-from calque.run import plans, recorder
+from calque.record import recorder
+from calque.run import plans
 from calque.run.dispatch import raise_pending
 
 pytestmark = pytest.mark.device

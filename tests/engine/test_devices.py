@@ -11,8 +11,8 @@ import calque
 from calque import nn
 from calque.base.config import settings
 from calque.base.errors import AutogradError, DeviceError
-from calque.run import recorder
-from calque.run.copies import CopyCounters
+from calque.record import recorder
+from calque.record.copies import CopyCounters
 
 F = nn.functional
 

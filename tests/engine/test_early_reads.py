@@ -293,7 +293,7 @@ def test_ctrl_c_reaches_a_thread_that_waits_for_a_value(monkeypatch: pytest.Monk
 def test_who_stays_away_for_long_is_let_go_although_all_cores_are_busy(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partial, "available_cores", lambda: 2)
     clock = [0.0]
-    monkeypatch.setattr(partial.tracing, "clock", lambda: clock[0])
+    monkeypatch.setattr(partial.events, "clock", lambda: clock[0])
     loop = Loop()
 
     def read(away: float) -> bool:

@@ -170,7 +170,8 @@ def _tensor_program(seed: int) -> list[list[float]]:
 @pytest.mark.parametrize("programs", [100, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("early", [False, True])
 def test_random_tensor_programs_agree_with_the_synchronous_twin(programs: int, early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from calque.run import dispatch, places
+    from calque.record import places
+    from calque.run import dispatch
 
     if early:  # whatever a copy need not wait for becomes a program of its own
         monkeypatch.setattr(places, "LATE_WORK", -1)
@@ -188,7 +189,8 @@ def test_random_tensor_programs_agree_with_the_synchronous_twin(programs: int, e
 @pytest.mark.parametrize("how", ["read", "synchronize"])
 def test_a_program_that_overlaps_with_another_device_stays_in_its_queue(how: str, queues: list[Queue], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is always waited for, but the thread that would run it has to record what the other device does meanwhile."""
-    from calque.run import dispatch, recorder
+    from calque.record import recorder
+    from calque.run import dispatch
 
     monkeypatch.setattr(dispatch, "AT_ONCE", 60.0)
     run, found = dispatch.Plan.run, list[int]()
@@ -221,7 +223,7 @@ def test_what_queueing_costs_is_no_work_of_the_user(seconds: float, habit: bool,
     from calque.run import dispatch
 
     clock = [0.0]
-    monkeypatch.setattr(dispatch.tracing, "clock", lambda: clock[0])
+    monkeypatch.setattr(dispatch.events, "clock", lambda: clock[0])
     plan = dispatch.Plan(Program((), ()))
     plan.compiled = object()
     for _ in range(dispatch.HABIT):
@@ -237,7 +239,8 @@ def test_what_queueing_costs_is_no_work_of_the_user(seconds: float, habit: bool,
 @pytest.mark.parametrize("how", ["read", "synchronize"])
 def test_a_program_that_is_always_waited_for_runs_where_it_is_started(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only as long as it is: work that nobody waits for at once goes through the queue."""
-    from calque.run import dispatch, recorder
+    from calque.record import recorder
+    from calque.run import dispatch
 
     monkeypatch.setattr(dispatch, "AT_ONCE", 60.0)  # a busy machine is slow between two lines
     run, here = dispatch.Plan.run, threading.current_thread()
@@ -294,7 +297,7 @@ def test_forced_failures_are_reported_where_they_were_recorded(inline: bool, mon
                 line = sys._getframe().f_lineno - 1
             good.append((table + step).to(f"cpu:{(round_ + step) % 2}"))
             if rng.random() < 0.3:
-                calque.run.recorder.flush("test")  # type: ignore[attr-defined]
+                calque.record.recorder.flush("test")  # type: ignore[attr-defined]
         assert bad is not None
         after = bad + 1.0
         with pytest.raises(IndexError) as caught:
@@ -349,7 +352,7 @@ def test_updates_stay_in_place_while_earlier_steps_still_run(monkeypatch: pytest
     def advance(count: int) -> None:
         for _ in range(count):
             w.add_(step)
-            calque.run.recorder.flush("test")  # type: ignore[attr-defined]
+            calque.record.recorder.flush("test")  # type: ignore[attr-defined]
 
     advance(3)
     calque.synchronize()
@@ -489,7 +492,7 @@ def test_work_on_two_devices_overlaps(queues: list[Queue]) -> None:
 
 def test_a_copy_waits_for_its_value_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A, B, C, D: C's device gets A while B, recorded before C, still runs."""
-    from calque.run import places, recorder
+    from calque.record import places, recorder
 
     made: list[Any] = []
     monkeypatch.setattr(recorder, "split", lambda *given: made.append(places.split(*given)) or made[-1])

@@ -14,7 +14,7 @@ import calque as torch  # the programs of the sources as printed
 from calque import nn
 from calque.base.config import settings
 from calque.base.errors import ArgumentError, DeviceError
-from calque.run import recorder
+from calque.record import recorder
 from calque.run.engine import Task
 from calque.run.queues import queue_of
 from calque.vision.models.resnet import Bottleneck, ResNet

@@ -15,7 +15,8 @@ import numpy as np
 import calque
 import calque.nn.functional
 from calque.base.config import settings
-from calque.run import novel, pipeline, recorder, trie
+from calque.record import novel, recorder, trie
+from calque.run import pipeline
 from calque.run.dispatch import Plan
 from tests.fuzz.pool import EPS, Value, array_of
 from tests.fuzz.programs import Machine

@@ -17,7 +17,8 @@ from typing import Any
 import calque
 from calque import nn
 from calque.base.config import settings
-from calque.run import dispatch, recorder, trie
+from calque.record import recorder, trie
+from calque.run import dispatch
 
 PENDING = 256  # operations that may be pending
 ENOUGH = 6_000  # operations that a loop is run for, at least...

@@ -19,9 +19,9 @@ import numpy as np
 import calque
 from calque.autograd import template
 from calque.base.config import settings
-from calque.run.path import Counters, Edge
-from calque.run.recorder import local
-from calque.run.trie import forget
+from calque.record.path import Counters, Edge
+from calque.record.recorder import local
+from calque.record.trie import forget
 from tests.fuzz.gradients import Sample
 
 Path = list[tuple[Any, ...]]

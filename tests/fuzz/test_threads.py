@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import pytest
 
 from calque.hybrid import call
-from calque.run import others
+from calque.record import others
 from tests.fuzz.threads import mismatch, report
 
 

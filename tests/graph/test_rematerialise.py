@@ -19,7 +19,8 @@ from calque.graph.rematerialise import Search, rematerialise
 from calque.ir.program import Node, Program
 from calque.kernel.memory import predicted_peak
 from calque.kernel.schedule import Loop
-from calque.run import pipeline, recorder
+from calque.record import recorder
+from calque.run import pipeline
 from calque.run.pipeline import compile_program, simplified
 from tests.fuzz.check import mode
 from tests.kernel.programs import Build

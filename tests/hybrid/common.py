@@ -9,7 +9,7 @@ import numpy as np
 
 import calque
 from calque import nn
-from calque.run import recorder
+from calque.record import recorder
 
 
 def counts() -> dict[str, Any]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 import calque
-from calque.run import dispatch, recorder
+from calque.record import recorder
+from calque.run import dispatch
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.run import capture
+from calque.replay import capture
 from tests.hybrid.common import counts
 
 F = nn.functional

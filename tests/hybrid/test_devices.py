@@ -13,7 +13,7 @@ import calque
 from calque import nn
 from calque.base.config import settings
 from calque.functional.options import resolve_device
-from calque.run import recorder
+from calque.record import recorder
 from calque.run.engine import Task
 from calque.run.queues import queue_of
 

@@ -14,8 +14,8 @@ import pytest
 import calque
 from calque import nn
 from calque.nn import functional as F
+from calque.record.recorder import Counters
 from calque.run import dispatch
-from calque.run.recorder import Counters
 from tests.hybrid.common import batch, perceptron, replays
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.run import recorder
+from calque.record import recorder
 
 ACTIONS = ["train"] * 8 + ["big", "eval", "read", "two", "accumulate", "rate", "write", "load", "values", "flush", "freeze", "evict"]
 

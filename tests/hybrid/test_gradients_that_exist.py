@@ -9,7 +9,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.run import recorder
+from calque.record import recorder
 from tests.hybrid.common import batch, perceptron, replays
 
 Step = Callable[[Any, Any, Any], Any]

@@ -14,7 +14,7 @@ import calque
 from calque import nn
 from calque.base.errors import LeakWarning, NonFiniteWarning
 from calque.hybrid import Symbol
-from calque.run import history, losses
+from calque.report import history, losses
 from tests.hybrid.common import counts
 
 # ----------------------------------------------------------------------------------------------------- programs as text

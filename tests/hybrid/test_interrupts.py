@@ -16,7 +16,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.run.recorder import LOCK, flush, local
+from calque.record.recorder import LOCK, flush, local
 from tests.hybrid.common import batch
 
 

@@ -17,7 +17,7 @@ from calque import nn
 from calque.autograd.checkpoint import checkpoint
 from calque.base.errors import AutogradError
 from calque.hybrid import Refused
-from calque.run import recorder
+from calque.record import recorder
 from tests.hybrid.common import batch, learned, perceptron, reasons, replays, same
 
 SCALE = 2.0

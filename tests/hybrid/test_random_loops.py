@@ -13,8 +13,9 @@ import calque
 from calque import nn
 from calque.base.config import settings
 from calque.nn import functional as F
-from calque.run import dispatch, recorder
-from calque.run.trie import forget
+from calque.record import recorder
+from calque.record.trie import forget
+from calque.run import dispatch
 
 DEVICES = ("cpu:0", "cpu:1")
 

@@ -19,8 +19,9 @@ from calque.backend.cpu import executable, link, same
 from calque.base.config import settings
 from calque.hybrid import call as hybrid_call
 from calque.hybrid import repeat
-from calque.run import dispatch, recorder, trie
-from calque.run.causes import flush_lines
+from calque.observe.causes import flush_lines
+from calque.record import recorder, trie
+from calque.run import dispatch
 
 F = nn.functional
 NEVER = 1 << 40

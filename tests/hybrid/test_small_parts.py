@@ -9,8 +9,8 @@ import pytest
 import calque
 from calque import nn
 from calque.base.errors import AutogradError
-from calque.run import recorder
-from calque.run.stretches import StretchCounts
+from calque.record import recorder
+from calque.replay.stretches import StretchCounts
 from tests.hybrid.common import batch, counts, perceptron, replays, same
 
 

@@ -13,7 +13,8 @@ import pytest
 import calque
 from calque import nn
 from calque.hybrid import region, repeat, walk
-from calque.run import capture, others, recorder, trie
+from calque.record import others, recorder, trie
+from calque.replay import capture
 from tests.hybrid.common import counts, reasons
 
 

@@ -13,7 +13,8 @@ from calque import nn
 from calque.base.config import settings
 from calque.kernel.sizes import FAMILIES, VARIANTS
 from calque.ops.structure import describe, with_sizes
-from calque.run import dispatch, recorder, trie
+from calque.record import recorder, trie
+from calque.run import dispatch
 from tests.fuzz.sizes import checked, families, program
 from tests.kernel.programs import Build
 from tests.kernel.random_programs import random_program

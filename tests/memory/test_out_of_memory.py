@@ -16,7 +16,7 @@ from calque import nn
 from calque.backend.cpu.memory import POOL, Pool
 from calque.base.config import settings
 from calque.base.errors import OutOfMemoryError
-from calque.run.recorder import flush, local, record_from_here
+from calque.record.recorder import flush, local, record_from_here
 
 
 @pytest.fixture

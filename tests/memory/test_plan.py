@@ -20,7 +20,7 @@ from calque.base.config import settings
 from calque.base.errors import MemoryPlanError
 from calque.memory import largest_batch, plan
 from calque.monitor import AverageMeter
-from calque.run.recorder import flush, local, record_from_here
+from calque.record.recorder import flush, local, record_from_here
 from calque.vision import models as zoo
 
 F = nn.functional
@@ -262,7 +262,7 @@ def test_an_error_in_the_middle_of_planning(monkeypatch: pytest.MonkeyPatch) -> 
             raise ZeroDivisionError(name)  # noqa: B023
 
         with monkeypatch.context() as patch:
-            patch.setattr(f"calque.run.rehearsal.{name}", broken)
+            patch.setattr(f"calque.memory.rehearsal.{name}", broken)
             with pytest.raises(ZeroDivisionError, match=name):
                 plan(step)
         assert [(p + 0).tolist() for p in model.parameters()] == before and not optimizer.state

@@ -18,7 +18,7 @@ CODE = (
 )
 STORE = ("tests/backend/test_cpu_cache.py", "tests/backend/test_cpu_compile.py", "tests/backend/test_cpu_cache_attacks.py")
 COMPILING = ("tests/backend/test_cpu_processes.py", "tests/backend/test_cpu_compile.py", "tests/backend/test_contract_ways.py")
-RECORD = ("tests/run/test_recorder.py", "tests/run/test_memory.py", "tests/functional/test_indexing.py")
+RECORD = ("tests/record/test_recorder.py", "tests/run/test_memory.py", "tests/functional/test_indexing.py")
 GRAD = ("tests/autograd", "tests/functional/test_gradients.py", "tests/ops/test_gradients.py")
 OPS = ("tests/ops/test_ops.py", "tests/ops/test_definitions.py", "tests/ops/test_gradients.py")
 GRAPH = ("tests/graph", "tests/kernel/test_random_programs.py")
@@ -271,19 +271,19 @@ MUTANTS: tuple[Mutant, ...] = (
     # ---------------------------------------------------------------------------------------------------------------- recorder
     Mutant(
         "a baked number is found for another",
-        "calque/run/numbers.py",
+        "calque/record/numbers.py",
         '    if tag is None or (value == 0 and math.copysign(1.0, value) < 0):\n        return "s"',
         '    if tag is None:\n        return "s"',
         (*RECORD, "tests/functional"),
     ),
     Mutant(
         "shared buffers are overwritten",
-        "calque/run/exclusive.py",
+        "calque/record/exclusive.py",
         "alone = getrefcount(home) <= 4 + home.pins and ((home.owner is None and home.export is None) or not home.shared())",
         "alone = getrefcount(home) <= 5 + home.pins",
         (*RECORD, "tests/functional", "tests/oracle/test_aliasing.py"),
     ),
-    Mutant("the version does not count writes", "calque/run/recorder.py", "    storage.version += 1\n", "", (*RECORD, "tests/autograd")),
+    Mutant("the version does not count writes", "calque/record/recorder.py", "    storage.version += 1\n", "", (*RECORD, "tests/autograd")),
     # ----------------------------------------------------------------------------------------------------------------- algebra
     Mutant(
         "x + 0 with the wrong zero",

@@ -183,7 +183,7 @@ def test_no_list_names_the_primitives_of_one_property() -> None:
         "calque/backend/cpu/emit_plan.py", "calque/backend/cpu/emit_ops.py", "calque/backend/cpu/emit_math.py",
     }  # fmt: skip
     root, found = Path(calque.__file__).parents[1], []
-    for folder in ("ir", "graph", "kernel", "backend", "run"):
+    for folder in ("ir", "graph", "kernel", "backend", "observe", "run", "record", "replay", "report"):
         for path in sorted((root / "calque" / folder).rglob("*.py")):
             name = path.relative_to(root).as_posix()
             if name in allowed | instructions:  # of the scalar set, some of which are called like primitives

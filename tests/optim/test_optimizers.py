@@ -16,7 +16,7 @@ import pytest
 import calque
 from calque import nn, optim
 from calque.base.errors import ArgumentError, NonFiniteError, StateDictError
-from calque.run.recorder import local
+from calque.record.recorder import local
 from tests.fuzz.check import mode
 
 Array = np.ndarray

@@ -14,9 +14,10 @@ import pytest
 import calque
 from calque import nn, optim
 from calque.base.config import settings
-from calque.run import dispatch, recorder
-from calque.run.recorder import Counters
-from calque.run.stretches import StretchCounts
+from calque.record import recorder
+from calque.record.recorder import Counters
+from calque.replay.stretches import StretchCounts
+from calque.run import dispatch
 
 Make = Callable[[list[Any]], Any]
 

@@ -43,7 +43,7 @@ PLACES = [
 
 # Parameters that nothing here has a use for, wherever they are: refused as unknown keywords, with the function's own parameters in the text.
 NOWHERE = {
-    "out": "functions that take it do so in the frame that users call (calque/run/outputs.py), which shows the parameters of what it calls",
+    "out": "functions that take it do so in the frame that users call (calque/record/outputs.py), which shows the parameters of what it calls",
     "out_dtype": "PyTorch offers it on CUDA alone",
     "names": "named tensors are not offered",
     "cudnn_enabled": "there is no cuDNN",

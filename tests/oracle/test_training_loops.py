@@ -22,7 +22,8 @@ torch = pytest.importorskip("torch")
 import calque  # noqa: E402
 from calque.base.config import settings  # noqa: E402
 from calque.base.errors import AutogradError, CalqueError, OutOfRangeError, ShapeError, VerificationError  # noqa: E402
-from calque.run import dispatch, recorder  # noqa: E402
+from calque.record import recorder  # noqa: E402
+from calque.run import dispatch  # noqa: E402
 from tests.oracle.loop_changes import EVENTS, Structure  # noqa: E402
 from tests.oracle.loop_models import Plan, draw, network  # noqa: E402
 

@@ -12,8 +12,8 @@ import pytest
 
 import calque
 from calque.base.errors import ProfileError
+from calque.observe import events
 from calque.profiler import ProfilerAction, ProfilerActivity, profile, record_function, schedule, tensorboard_trace_handler
-from calque.run import trace
 
 N = 200
 
@@ -41,7 +41,7 @@ def test_every_cycle_is_handed_over_once_and_holds_its_steps_alone() -> None:
 
     def ready(p: profile) -> None:
         seen.append([e.name for e in p.events() if e.name.startswith("ProfilerStep")])
-        assert trace.active is None
+        assert events.active is None
 
     with profile(schedule=schedule(wait=1, warmup=1, active=2, repeat=2), on_trace_ready=ready) as p:
         actions = []
@@ -79,7 +79,7 @@ def test_start_and_stop_without_with() -> None:
     with pytest.raises(ProfileError, match=r"got start\(\) twice"):
         p.start()
     p.stop()
-    assert any(e.row == "cpu queue" for e in p.events()) and trace.active is None
+    assert any(e.row == "cpu queue" for e in p.events()) and events.active is None
     with pytest.raises(ProfileError, match=r"got stop\(\) without start"):
         p.stop()
     with pytest.raises(ProfileError, match=r"expected step\(\) between start and stop"):
@@ -242,7 +242,7 @@ def test_the_older_names() -> None:
     assert repr(p) == p.table() and "matmul" in p.table() and p.total_average().count > 0 and p.self_cpu_time_total > 0
     with calque.autograd.profiler.profile(enabled=False) as off:
         work()
-    assert trace.active is None and repr(off) == "<profile that has not run>"
+    assert events.active is None and repr(off) == "<profile that has not run>"
     with pytest.raises(ProfileError, match="got one that never ran"):
         off.key_averages()
     with pytest.raises(ProfileError, match=r"\[profile\] use_cuda=True is not supported"):
@@ -258,10 +258,10 @@ def test_failures_leave_no_profile_behind() -> None:
 
     with pytest.raises(ValueError, match="handler"), profile(on_trace_ready=boom):
         work()
-    assert trace.active is None
+    assert events.active is None
     with pytest.raises(IndexError), profile() as p:
         (calque.ones(3)[calque.tensor([7])]).sum().item()
-    assert trace.active is None and p.events() is not None
+    assert events.active is None and p.events() is not None
 
 
 def test_gradients_belong_to_the_line_of_their_forward_operation() -> None:

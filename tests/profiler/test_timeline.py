@@ -18,7 +18,9 @@ from calque.backend.cpu.executable import CpuExecutable
 from calque.base.config import settings
 from calque.base.errors import ProfileError
 from calque.data import DataLoader
-from calque.run import dispatch, recorder, trace, trie
+from calque.observe import events
+from calque.record import recorder, trie
+from calque.run import dispatch
 
 
 def work(size: int = 200) -> None:
@@ -82,8 +84,8 @@ def test_flushes_compilations_runs_and_memory_are_in_the_file(tmp_path: Path) ->
     with calque.profiler.profile() as p:
         work()
         work()
-    p.export_chrome_trace(tmp_path / "trace.json")
-    found = validated(tmp_path / "trace.json")
+    p.export_chrome_trace(tmp_path / "events.json")
+    found = validated(tmp_path / "events.json")
     kinds = [name.split(" (")[0] for name in found["rows"].values()]
     assert {"recording", "compile", "cpu queue"} <= set(kinds)
     events = found["traceEvents"]
@@ -105,8 +107,8 @@ def test_arrows_lead_from_every_flush_to_its_run_on_the_queue(tmp_path: Path) ->
         values = [(a @ a).sum() for _ in range(1)]
         values[0].item()
         (a @ a @ a @ a).amax().item()
-    p.export_chrome_trace(tmp_path / "trace.json")
-    events = validated(tmp_path / "trace.json")["traceEvents"]
+    p.export_chrome_trace(tmp_path / "events.json")
+    events = validated(tmp_path / "events.json")["traceEvents"]
     runs = [e for e in p.events() if e.row == "cpu queue"]
     flushes = {e.flow: e for e in p.events() if e.name.startswith("flush")}
     assert len(runs) == 2 and all(r.flow in flushes and flushes[r.flow].start <= r.start for r in runs)
@@ -173,8 +175,8 @@ def test_the_loader_has_rows_of_its_own(tmp_path: Path) -> None:
         assert len(loads) == 3 and all(e.seconds >= 0.02 for e in loads)
         assert {e.thread.startswith("calque-data") for e in loads} == {workers > 0}
         assert any(e.name == "wait for a batch" for e in p.events()) == (workers > 0)
-        p.export_chrome_trace(tmp_path / "trace.json")
-        assert any(row.startswith("loader") for row in validated(tmp_path / "trace.json")["rows"].values())
+        p.export_chrome_trace(tmp_path / "events.json")
+        assert any(row.startswith("loader") for row in validated(tmp_path / "events.json")["rows"].values())
 
 
 def test_copies_of_shared_memory_are_shown() -> None:
@@ -209,31 +211,31 @@ def test_replayed_calls_are_flushes_too() -> None:
 
 
 def test_a_profile_that_is_left_running_stays_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(trace, "EVENTS", 20)
+    monkeypatch.setattr(events, "EVENTS", 20)
     with calque.profiler.profile() as p:
         for k in range(50):
             assert (calque.ones(3) * k).sum().item() == 3 * k
     session = p._found("test")
     assert len(p.events()) == 20 and len(session.runs) == 20 and len(session.memory) <= 4 * 20 and len(session.values) <= 20
     assert session.dropped > 50
-    p.export_chrome_trace(tmp_path / "trace.json")
-    assert int(validated(tmp_path / "trace.json")["otherData"]["events left out"]) == session.dropped
+    p.export_chrome_trace(tmp_path / "events.json")
+    assert int(validated(tmp_path / "events.json")["otherData"]["events left out"]) == session.dropped
 
 
 def test_a_compressed_file(tmp_path: Path) -> None:
     with calque.profiler.profile() as p:
         work()
     p.add_metadata("experiment", "seven")
-    p.export_chrome_trace(tmp_path / "trace.json.gz")
-    assert validated(tmp_path / "trace.json.gz")["otherData"]["experiment"] == "seven"
+    p.export_chrome_trace(tmp_path / "events.json.gz")
+    assert validated(tmp_path / "events.json.gz")["otherData"]["experiment"] == "seven"
 
 
 def test_kernels_lie_within_their_program(tmp_path: Path) -> None:
     forget()
     with calque.profiler.profile(kernels=True) as p:
         work(300)
-    p.export_chrome_trace(str(tmp_path / "trace.json"))
-    events = validated(tmp_path / "trace.json")["traceEvents"]
+    p.export_chrome_trace(str(tmp_path / "events.json"))
+    events = validated(tmp_path / "events.json")["traceEvents"]
     kernels = [e for e in events if e.get("cat") == "kernels"]
     product = [e for e in kernels if e["name"] == "matmul [300, 300] x [300, 300]"]
     assert len(product) == 1 and product[0]["args"]["flops"] == 2 * 300**3
@@ -256,13 +258,13 @@ def test_nothing_is_collected_outside_the_block() -> None:
         work()
     count = len(p.events())
     work()
-    assert trace.active is None and len(p.events()) == count and p.memory
+    assert events.active is None and len(p.events()) == count and p.memory
 
 
 def test_a_profile_ends_with_an_error_in_its_block() -> None:
     with pytest.raises(KeyError), calque.profiler.profile():
         raise KeyError("x")
-    assert trace.active is None
+    assert events.active is None
 
 
 def test_mistakes(tmp_path: Path) -> None:
@@ -273,7 +275,7 @@ def test_mistakes(tmp_path: Path) -> None:
     ):
         pass
     with pytest.raises(ProfileError, match=r"\[export_chrome_trace\] expected a profile, got one that never ran"):
-        calque.profiler.profile().export_chrome_trace(tmp_path / "trace.json")
+        calque.profiler.profile().export_chrome_trace(tmp_path / "events.json")
 
 
 def test_the_log_says_what_is_fused_and_compiled(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

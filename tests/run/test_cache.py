@@ -18,9 +18,9 @@ from calque.base.config import settings
 from calque.base.dtypes import float32
 from calque.base.layout import layout
 from calque.functional import joining
-from calque.run import recorder, trie
-from calque.run.causes import Causes
-from calque.run.path import Counters
+from calque.observe.causes import Causes
+from calque.record import recorder, trie
+from calque.record.path import Counters
 
 
 @pytest.fixture

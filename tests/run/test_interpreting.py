@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import calque
-from calque.run import dispatch, recorder
+from calque.record import recorder
+from calque.run import dispatch
 from calque.run.dispatch import INTERPRET_TIMES
 from calque.run.estimate import estimates
 from tests.kernel.programs import Build

@@ -24,11 +24,12 @@ from calque.base.errors import InterruptedValueError
 from calque.hybrid import call as hybrid_call
 from calque.hybrid import repeat
 from calque.nn.parallel.data_parallel import _keep_statistics
-from calque.run import direct, recorder
+from calque.observe.events import Session, clock
+from calque.record import recorder
+from calque.record.recorder import local
+from calque.replay import direct
+from calque.replay.macro import Macro
 from calque.run.interrupt import SHIELD, of_handler
-from calque.run.macro import Macro
-from calque.run.recorder import local
-from calque.run.trace import Session, clock
 
 F = nn.functional
 

@@ -11,7 +11,8 @@ import pytest
 import calque
 from calque.backend.cpu import callable as callable_
 from calque.backend.cpu import executable, memory
-from calque.run import dispatch, recorder
+from calque.record import recorder
+from calque.run import dispatch
 from calque.run.buffer import strided
 
 

@@ -77,6 +77,7 @@ def jobs() -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("name", ["mlp", "lenet", "resnet18-32", pytest.param("resnet18-224", marks=pytest.mark.slow), "lstm", "gpt"])
 def test_the_six_steps_hold_what_was_predicted(name: str, jobs: dict[str, Any], watch: Watch) -> None:
     job = jobs[name]
+    gc.collect()  # what an earlier test has left would be freed while a program is watched
     calque.manual_seed(0)
     model = job.model(calque)
     optimizer = job.optimizer(calque, model)

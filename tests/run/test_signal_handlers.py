@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import calque
+from calque.record.recorder import local
 from calque.run.interrupt import SHIELD
-from calque.run.recorder import local
 
 _BLOCKS: dict[str, Callable[[], Any]] = {
     "no_grad": calque.no_grad,
@@ -195,7 +195,7 @@ set_handler(signal.SIGINT, signal.default_int_handler)
 came = []
 own = lambda number, frame: came.append(number)
 set_handler(signal.SIGUSR1, own)
-thread = threading.Thread(target=__import__, args=["calque.run.aside"])
+thread = threading.Thread(target=__import__, args=["calque.record.aside"])
 thread.start()
 thread.join()
 from calque.run.interrupt import SHIELD

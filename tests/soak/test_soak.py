@@ -14,12 +14,13 @@ import calque
 from calque import nn
 from calque.base.config import settings
 from calque.base.errors import LeakWarning
-from calque.run import history, recorder
+from calque.record import recorder
+from calque.record.nodes import FunctionNode, GradNode, OutputNode
+from calque.record.recorder import Storage
+from calque.record.trie import forget
+from calque.report import history
 from calque.run.buffer import Buffer
 from calque.run.engine import Task
-from calque.run.nodes import FunctionNode, GradNode, OutputNode
-from calque.run.recorder import Storage
-from calque.run.trie import forget
 
 STATM = Path("/proc/self/statm")
 MIB = 1 << 20

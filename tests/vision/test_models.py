@@ -116,7 +116,7 @@ def test_weights_come_from_files_addresses_and_hubs(tmp_path: Path, monkeypatch:
     for weights, error, words in (
         (offline, CheckpointNotFoundError, "offline, put that file at .*squeeze-0123abcd.pt"),
         ("me/other", CheckpointNotFoundError, "hf download me/other"),
-        ("../../x", CheckpointNotFoundError, "owner/name"),
+        ("../../no-such-place", CheckpointNotFoundError, "owner/name"),
         ("lost.pt", FileNotFoundError, "lost.pt"),
         ("BEST", ValueError, "IMAGENET1K_V1, DEFAULT, a file"),
         (models.ResNet18_Weights.DEFAULT, ValueError, "expected weights="),  # type: ignore[attr-defined]

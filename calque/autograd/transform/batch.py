@@ -19,8 +19,8 @@ from calque.base.shapes import Shape
 from calque.base.text import shown
 from calque.ops.batching import batch_rule
 from calque.ops.opdef import OpDef
-from calque.run import recorder
-from calque.run.recorder import Storage, local
+from calque.record import recorder
+from calque.record.recorder import Storage, local
 from calque.tensor import Tensor, record, upload, wrap
 
 

@@ -17,8 +17,8 @@ from calque.base.layout import Layout, dense_layout
 from calque.base.shapes import Shape
 from calque.ops.forward import differentiable, jvp_rule
 from calque.ops.opdef import OpDef
-from calque.run import recorder
-from calque.run.recorder import Storage, local
+from calque.record import recorder
+from calque.record.recorder import Storage, local
 from calque.tensor import Tensor, constant, record, wrap
 
 Moving = tuple[Tensor, Tensor | None]

@@ -17,9 +17,9 @@ from calque.base.errors import AutogradError
 from calque.base.layout import Layout, dense_layout
 from calque.base.shapes import Shape
 from calque.ops.opdef import OpDef, get
-from calque.run import recorder
-from calque.run.path import Edge
-from calque.run.recorder import Storage, local, recording_line
+from calque.record import recorder
+from calque.record.path import Edge
+from calque.record.recorder import Storage, local, recording_line
 from calque.tensor import TENSOR_TYPES, Tensor, attach_node, record, slot_of, sub_layout, upload, wrap
 
 VIEW, VIEW_AS = get("view"), get("view_as")
@@ -43,7 +43,7 @@ def _ignored(self: Any, value: Any) -> None:
 
 
 class Frame:
-    """What the frames of all transforms share: they are seen by `run/recorder.py` and `calque.tensor` as a trace in which nothing is known."""
+    """What the frames of all transforms share: they are seen by `record/recorder.py` and `calque.tensor` as a trace in which nothing is known."""
 
     name = ""  # of the transform, for messages
     cur = property(lambda self: _NOWHERE, _ignored)

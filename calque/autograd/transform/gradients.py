@@ -19,7 +19,7 @@ from calque.autograd.transform.history import Entry
 from calque.autograd.transform.vmap import vmap
 from calque.base.errors import AutogradError, ShapeError
 from calque.base.text import function_name, shown, type_name
-from calque.run.recorder import local
+from calque.record.recorder import local
 from calque.tensor import Tensor, wrap
 
 __all__ = ["functionalize", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "value_and_grad", "vjp"]

@@ -13,7 +13,7 @@ from typing import Any
 from calque.autograd.transform.frame import FrameEdge, functional
 from calque.base.errors import BatchError
 from calque.base.layout import Layout, dense_layout
-from calque.run.nodes import VIEW_RULE, FunctionNode, GradNode, OutputNode
+from calque.record.nodes import VIEW_RULE, FunctionNode, GradNode, OutputNode
 from calque.tensor import Tensor, function_node, output_nodes, wrap
 
 

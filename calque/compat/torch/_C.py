@@ -7,7 +7,7 @@ from typing import Any
 import calque
 from calque.compat.refused import no, nothing, refused, refused_class
 from calque.functional.subclasses import disabled, plainly
-from calque.run.recorder import local
+from calque.record.recorder import local
 
 __all__ = [
     "DisableTorchFunction", "DisableTorchFunctionSubclass", "Generator", "Size", "_GLIBCXX_USE_CXX11_ABI", "_TensorBase", "TensorBase",

@@ -20,7 +20,7 @@ from calque.functional.common import Function, prim
 from calque.functional.placing import beside_input
 from calque.functional.views import reshape
 from calque.functional.windows import select
-from calque.run.recorder import local
+from calque.record.recorder import local
 from calque.tensor import TENSOR_TYPES, Tensor, read, upload
 
 Array = np.ndarray[Any, Any]

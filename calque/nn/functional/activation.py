@@ -19,7 +19,7 @@ from calque.nn.functional.checks import require_dtype
 from calque.nn.functional.rows import choose, kinked, one_dim, wide
 from calque.nn.gradient import Saved, with_gradient
 from calque.ops.opdef import get
-from calque.run.numbers import ROOT_HALF, ROOT_HALF_TWIN
+from calque.record.numbers import ROOT_HALF, ROOT_HALF_TWIN
 from calque.tensor import Tensor, unary
 
 _relu = unary(get("relu"))

@@ -18,7 +18,7 @@ from calque.functional.declared import public
 from calque.functional.math import with_formula
 from calque.functional.placing import beside_input
 from calque.functional.precision import full_precision
-from calque.run.recorder import local
+from calque.record.recorder import local
 from calque.tensor import Tensor, read, upload
 
 Array = np.ndarray[Any, Any]

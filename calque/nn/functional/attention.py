@@ -22,7 +22,7 @@ from calque.nn.functional.rows import choose, positions, total, wide
 from calque.nn.functional.softmax import softmax
 from calque.nn.gradient import Saved, with_gradient
 from calque.ops.attention import MAX_HEAD_SIZE, MOST_QUERIES_IN_PLACE
-from calque.run.recorder import local
+from calque.record.recorder import local
 from calque.tensor import Tensor, wrap
 
 FEW_QUERIES = 32

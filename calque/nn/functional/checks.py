@@ -16,7 +16,7 @@ from calque.functional.common import cast, prim
 from calque.nn.functional.rows import choose, positions
 from calque.ops.index import outside_code
 from calque.ops.opdef import get
-from calque.run.recorder import add_check, local
+from calque.record.recorder import add_check, local
 from calque.tensor import Tensor, record, slot_of, wrap
 
 OUTSIDE = get("outside")

@@ -19,9 +19,9 @@ from calque.nn.functional.linear import linear
 from calque.nn.functional.rows import GATHER, SELECT_ROWS, choose, largest, positions, powers, total, wide
 from calque.nn.functional.softmax import log_softmax
 from calque.nn.gradient import Saved, with_gradient
-from calque.run.nodes import GradNode
-from calque.run.source import warn_user
-from calque.run.versions import version_of
+from calque.observe.source import warn_user
+from calque.record.nodes import GradNode
+from calque.record.versions import version_of
 from calque.tensor import Tensor, record
 
 _REDUCTIONS = ("none", "mean", "sum")

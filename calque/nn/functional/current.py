@@ -8,7 +8,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from calque.functional.declared import SPACES
-from calque.run.source import inside_package
+from calque.observe.source import inside_package
 
 HERE = "calque.nn.functional"
 CALLED = ("bmm",)  # functions of `calque` itself that are called by name

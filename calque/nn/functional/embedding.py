@@ -17,9 +17,9 @@ from calque.functional.later import loaded
 from calque.nn.functional.checks import check_indices, values_of
 from calque.nn.functional.rows import SELECT_ROWS, choose, constant, positions
 from calque.nn.gradient import Saved, with_gradient
-from calque.run.capture import abort
-from calque.run.recorder import Trace, local
-from calque.run.source import user_line, warn_user
+from calque.observe.source import user_line, warn_user
+from calque.record.recorder import Trace, local
+from calque.replay.capture import abort
 from calque.tensor import Tensor, function_node, read, record
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from calque.base.errors import DTypeError
 from calque.functional.common import is_tensor
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
 
 
 def legacy_reduction(size_average: Any, reduce: Any, reduction: str) -> str:

@@ -20,8 +20,8 @@ from calque.nn.functional.distance import pairwise_distance
 from calque.nn.functional.legacy import legacy_reduction
 from calque.nn.functional.rows import choose, positions
 from calque.nn.gradient import Saved, with_gradient
+from calque.observe.source import warn_user
 from calque.ops.opdef import get
-from calque.run.source import warn_user
 from calque.tensor import Tensor, unary
 
 _relu = unary(get("relu"))

@@ -25,7 +25,7 @@ from calque.nn.functional.checks import channels_last, require_dtype
 from calque.nn.functional.current import current, there
 from calque.nn.functional.rows import Dims, total, wide
 from calque.nn.gradient import Saved, with_gradient
-from calque.run.recorder import local
+from calque.record.recorder import local
 from calque.tensor import Tensor
 
 

@@ -26,7 +26,7 @@ from calque.nn.functional.current import current
 from calque.nn.functional.padding import pad
 from calque.nn.functional.rows import AMAX, ARGMAX, choose, constant, kinked, positions, wide
 from calque.nn.gradient import Saved, with_gradient
-from calque.run.recorder import local
+from calque.record.recorder import local
 from calque.tensor import Tensor, record, upload_known
 
 Pair = tuple[int, ...]

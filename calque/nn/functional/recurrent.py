@@ -15,7 +15,7 @@ from calque.nn.functional.linear import MATMUL
 from calque.nn.functional.rows import choose
 from calque.nn.gradient import Saved, with_gradient
 from calque.ops.opdef import get
-from calque.run.recorder import local
+from calque.record.recorder import local
 from calque.tensor import Tensor, record, unary
 
 relu = unary(get("relu"))

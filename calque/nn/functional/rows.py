@@ -9,7 +9,7 @@ from calque.base.errors import OutOfRangeError
 from calque.base.shapes import normalize_dim
 from calque.functional.common import cast
 from calque.ops.opdef import get
-from calque.run.recorder import local
+from calque.record.recorder import local
 from calque.tensor import Tensor, record, wrap
 
 SUM, AMAX, EXP_SHIFTED, ARGMAX, GATHER, SELECT_ROWS, WHERE, VIEW, IOTA, FULL, KINK = (

@@ -17,7 +17,7 @@ from calque.base.text import shown
 from calque.functional.common import cast, linked
 from calque.functional.declared import public
 from calque.functional.precision import full_precision
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
 from calque.tensor import Tensor, upload_known
 
 MODES, PADDINGS = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")

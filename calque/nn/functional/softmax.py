@@ -12,7 +12,7 @@ from calque.functional.common import cast, row_major
 from calque.functional.declared import public
 from calque.nn.functional.rows import Dims, largest, one_dim, positions, powers, total, wide
 from calque.nn.gradient import Saved, formula, with_gradient
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
 from calque.tensor import Tensor
 
 

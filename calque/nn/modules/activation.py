@@ -18,7 +18,7 @@ from calque.nn.modules.linear import Linear
 from calque.nn.modules.make import fresh, positive
 from calque.nn.parameter import Parameter
 from calque.nn.replay import replayable
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
 from calque.tensor import Tensor
 
 __all__ = [

@@ -13,7 +13,7 @@ from calque.functional.common import is_tensor
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
 from calque.nn.replay import chain_again, replayable_chain
-from calque.run.capture import Changes
+from calque.replay.capture import Changes
 
 __all__ = ["ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]
 

@@ -16,7 +16,7 @@ from calque.nn import functional as F
 from calque.nn import init
 from calque.nn.module import Module
 from calque.nn.modules.make import extents, fresh
-from calque.run.recorder import local
+from calque.record.recorder import local
 from calque.tensor import Tensor
 
 __all__ = [

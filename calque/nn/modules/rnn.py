@@ -19,7 +19,7 @@ from calque.nn.functional.recurrent import gru_step, lstm_gates, lstm_scan, relu
 from calque.nn.module import Module
 from calque.nn.modules.make import extents, fresh, positive
 from calque.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
 from calque.tensor import Tensor, read, upload
 
 __all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNBase", "RNNCell", "RNNCellBase"]

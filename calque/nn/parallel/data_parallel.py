@@ -13,7 +13,7 @@ from calque.functional.inplace import copy_
 from calque.nn.module import Module
 from calque.nn.parallel.primitives import device_of, devices_of, gather, parallel_apply, scatter
 from calque.nn.parallel.replicate import replicate
-from calque.run.recorder import local
+from calque.record.recorder import local
 
 
 def data_parallel(

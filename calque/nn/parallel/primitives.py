@@ -14,7 +14,7 @@ from calque.base.errors import ArgumentError, DTypeError
 from calque.base.text import described, shown, type_name
 from calque.functional.common import is_tensor
 from calque.functional.options import resolve_device
-from calque.run.recorder import flush
+from calque.record.recorder import flush
 from calque.tensor import Tensor
 
 

@@ -12,7 +12,7 @@ from calque.base.text import type_name
 from calque.functional.views import detach
 from calque.nn.module import Module
 from calque.nn.parallel.primitives import devices_of
-from calque.run.recorder import local
+from calque.record.recorder import local
 from calque.tensor import Tensor, function_node, output_nodes
 
 

@@ -15,8 +15,8 @@ from calque.base.errors import ArgumentError, DTypeError, NonFiniteError, how_to
 from calque.base.text import type_name
 from calque.functional.common import cast, is_tensor
 from calque.nn.shares import share_of
-from calque.run.effects import gradients_matter
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
+from calque.replay.effects import gradients_matter
 from calque.tensor import Tensor
 
 __all__ = ["clip_grad_norm", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]

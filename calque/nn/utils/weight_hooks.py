@@ -10,7 +10,7 @@ from calque.base.errors import ArgumentError
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter, is_lazy
 from calque.nn.utils.parametrizations import as_matrix, default_dim, iterate_power, iterations, norm_except, random_direction, scaled_direction
-from calque.run.source import warn_user
+from calque.observe.source import warn_user
 
 __all__ = ["remove_spectral_norm", "remove_weight_norm", "spectral_norm", "weight_norm"]
 

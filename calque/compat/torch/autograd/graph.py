@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from calque.compat.refused import refused
-from calque.run.nodes import GradNode as Node
+from calque.record.nodes import GradNode as Node
 
 __all__ = ["Node", "disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]
 

@@ -1,0 +1,80 @@
+"""`out=`: results that are written into tensors the caller has. It is looked at where a call names it, and costs the others a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from typing import Any
+
+from calque.base.errors import ArgumentError, AutogradError, DTypeError
+from calque.base.text import type_name
+from calque.observe.source import warn_user
+from calque.record.recorder import local
+
+
+def _is_tensor(x: Any) -> bool:
+    return hasattr(x, "_storage") and hasattr(x, "_layout")
+
+
+def stored(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], out: Any, extra: Any = None) -> Any:
+    """`out`, a Tensor or one for each result, after `function(*args, **keywords)` was written into it. `extra`: an argument too many."""
+    if extra is not None:
+        given = len(args) + 1 + (out is not None)
+        raise DTypeError(
+            f"[{name}] expected at most {len(args)} arguments by position, got {given}: {name}() takes {len(args)} positional arguments but {given} "
+            "were given"
+        )
+    outs = list(out) if isinstance(out, (tuple, list)) else [out]
+    for target in outs:
+        if not _is_tensor(target):
+            raise DTypeError(f"[{name}] expected out as a Tensor (or one for each result), got {type_name(target)}; leave it out to get a new one")
+    flat = [x for a in (*args, *keywords.values(), *outs) for x in (a if isinstance(a, (tuple, list)) else (a,))]
+    state = local.state
+    if state.grad and any(_is_tensor(x) and x._requires_grad for x in flat):
+        raise AutogradError(
+            f"[{name}] {name}(): functions with out=... arguments don't support automatic differentiation, but one of the arguments requires grad: "
+            "expected none; assign the result, or call it under no_grad()"
+        )
+    if keywords.get("dtype") is None and not any(map(_is_tensor, flat[: -len(outs)])) and _takes_dtype(function):
+        keywords = {**keywords, "dtype": outs[0]._layout.dtype}  # what makes numbers makes them in that type
+    result = function(*args, **keywords)
+    several = isinstance(result, (tuple, list))
+    parts = list(result) if several else [result]
+    if len(parts) != len(outs):
+        raise ArgumentError(f"[{name}] expected {len(parts)} tensors as out, one for each result, got {len(outs)}")
+    if several or function.__dict__.get("takes_out") == "exact":
+        for target, part in zip(outs, parts, strict=True):
+            if part._layout.dtype is not target._layout.dtype:
+                got = f"{part._layout.dtype!r}, but got {target._layout.dtype!r} instead"
+                raise DTypeError(f"[{name}] Expected out tensor to have dtype {got}; convert it afterwards")
+    for target, part in zip(outs, parts, strict=True):
+        write(name, target, part)
+    if not several:
+        return outs[0]
+    return type(result)(*outs) if hasattr(result, "_fields") else type(result)(outs)
+
+
+def _takes_dtype(function: Callable[..., Any]) -> bool:
+    known = signature(function).parameters
+    return "dtype" in known or any(p.kind is p.VAR_KEYWORD for p in known.values())
+
+
+def write(name: str, target: Any, value: Any) -> None:
+    """One result into its tensor, which takes its shape; its own dtype stays, if that can hold the result's kind of numbers."""
+    if isinstance(value, (tuple, list)):
+        for one, part in zip(target, value, strict=True):
+            write(name, one, part)
+        return
+    mine, theirs = target._layout, value._layout
+    if theirs.dtype.category > mine.dtype.category:
+        raise DTypeError(
+            f"[{name}] result type {theirs.dtype!r} can't be cast to the desired output type {mine.dtype!r}: expected an out of another dtype"
+        )
+    if mine.shape != theirs.shape:
+        if mine.numel:
+            warn_user(
+                f"An output with one or more elements was resized since it had shape {list(mine.shape)}, which does not match the required output "
+                f"shape {list(theirs.shape)}. Make it empty first, with resize_(0)."
+            )
+        target.resize_(tuple(theirs.shape))
+    target.copy_(value)

@@ -1,0 +1,1 @@
+"""What is told to the user: counters, explanations, devices and warnings. See README.md."""
