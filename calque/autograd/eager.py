@@ -149,13 +149,12 @@ class Eager:
     eager, transforms = True, False
     n = property(lambda self: 0, _ignored)
     scalars = property(lambda self: (), _ignored)
-    ran = early = None
+    ran = None
 
     def __init__(self) -> None:
         self.cur = _NOWHERE
         self.checks: list[Any] = []
         self.storages: list[Any] = []
-        self.passed: list[Any] = []
         self.inputs: tuple[Any, ...] = ()
         self.attached: dict[int, Any] = {}
         self.last: Any = None

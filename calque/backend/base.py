@@ -112,15 +112,6 @@ class Executable(ABC):
         """For one run: an object that other threads may wait with for single results; None if none is there long before the end."""
         return None
 
-    leading: int = 0
-    """How many of the first inputs `begin` needs; 0: it is of no use."""
-
-    def begin(self, inputs: Sequence[Array]) -> Any:
-        """Begin, on threads that have nothing else to do, with what needs no more than the first `leading` inputs and changes nothing: a `run` with
-        the same arrays there goes on with it. They must not change meanwhile. Returns an object with `give_up()`, to be called when no such run is to
-        come, which tells whether none has come; or None if nothing was begun."""
-        return None
-
     def standing(self, facts: Standing) -> Any:
         """What runs the schedule again with the memory of then, without Python in between, as long as the objects behind it stand as
         `facts` say: an object with `call(arguments)`, whether they do; `results()`, arrays that nobody has; and `run(arguments, scalars, results)`,

@@ -188,7 +188,7 @@ class Rehearsal:
         with LOCK:
             local.state.trace = following(trace, reason)
             self._start(trace, reason)
-        trace.inputs, trace.scalars, trace.passed = [], [], []
+        trace.inputs, trace.scalars = [], []
         return True
 
     def flushed(self) -> None:

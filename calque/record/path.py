@@ -86,7 +86,7 @@ class Trace:
     """What one thread has recorded since its last flush. While a function is transformed, a frame of `autograd/transform` stands in its place.
     `inputs`, `scalars`, `cur`, `n` change with no call in between, where Ctrl-C could come."""
 
-    __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks", "passed", "early", "ran", "recorded")
+    __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks", "ran", "recorded")
     eager = False  # whether operations are computed where they are written (see `novel.py`)
     transforms = False  # whether they are those of a function that is transformed
 
@@ -98,7 +98,5 @@ class Trace:
         self.inputs: list[Buffer] = []
         self.scalars: list[Number] = []
         self.checks: list[tuple[int, Callable[[int], Exception], str]] = []
-        self.passed: list[tuple[Any, int]] = []  # stretches that were replayed, and how many inputs there were then
-        self.early: Any = None  # what was begun of the program that is expected (see `early`)
         self.recorded = False  # whether small operations are recorded, too, see `novel.py`
         self.ran: dict[int, Buffer] | None = None  # by id of a storage: values of a call that is recorded again after its programs have run

@@ -24,7 +24,6 @@ from calque.observe import events
 from calque.observe.causes import cause_of, flushed, seldom_repeats
 from calque.observe.source import user_line
 from calque.ops import opdef
-from calque.record.early import in_vain, learn
 from calque.record.exclusive import judge
 from calque.record.novel import fresh
 from calque.record.others import LOCK, foreign_buffer
@@ -411,8 +410,6 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
     session = events.active
     if session is None and not wanted:
         done = _flush_at_once(state, trace, reason, awaited)
-        if done and trace.early is not None:
-            in_vain(trace)
         if done and state.capture is not None:
             state.capture.flushed()
         if done or state.trace is not trace:  # code that an interrupt has run flushed
@@ -427,8 +424,6 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
             _dispatch(trace, reason, awaited, wanted)
     finally:
         trace.inputs, trace.scalars = [], []  # buffers and caches know their trace; it must not keep memory alive
-        if trace.early is not None:
-            in_vain(trace)
         if held:
             SHIELD.release()
         if session is not None:
@@ -544,9 +539,7 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
         if plan.__class__ is Split:
             plan.start(inputs, trace.scalars, outputs, errors, previous)
         else:
-            at_once = dispatch(plan, inputs, trace.scalars, outputs, errors, previous, awaited)
-            if trace.passed:
-                learn(trace, plan, at_once)
+            dispatch(plan, inputs, trace.scalars, outputs, errors, previous, awaited)
     finally:  # also after an interrupt: the trace cannot be run again
         hand_out(trace, live, made)
         if paused:

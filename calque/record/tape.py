@@ -52,7 +52,7 @@ class Mark:
         self.trace, self.cur, self.n = trace, trace.cur, trace.n
         self.storages, self.handles = list(storages), list(handles)
         self.versions = [st.version for st in storages]
-        self.counts = len(trace.storages), len(trace.scalars), len(trace.checks), len(trace.passed)
+        self.counts = len(trace.storages), len(trace.scalars), len(trace.checks)
 
     def shown(self, operand: int) -> int | None:
         """The handle that views of an operand are told relative to, if that is a view itself."""
@@ -63,7 +63,7 @@ class Mark:
     def path(self) -> list[Edge]:
         """What was recorded since then."""
         trace = self.trace
-        if local.state.trace is not trace or (len(trace.checks), len(trace.passed)) != self.counts[2:]:
+        if local.state.trace is not trace or len(trace.checks) != self.counts[2]:
             raise Unread
         if any(st.version != version for st, version in zip(self.storages, self.versions, strict=True)):
             raise Unread

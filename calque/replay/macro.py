@@ -139,7 +139,6 @@ class Macro:
     used: int = 0
     result: Any = None  # what the caller makes of it, if the call ends here
     order: list[int] | None = None  # of what is created and then of what is written, as the trace lists them; None if that is the order
-    guess: Any = None  # which program it begins (`early.Guess`), as far as that is known
     start_up: Any = None  # its `Direct`, False if it cannot be started directly
     realised: list[int] = field(init=False, repr=False)  # `expect`, the usual...
     unusual: list[tuple[int, int]] = field(init=False, repr=False)  # ... and the others

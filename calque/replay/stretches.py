@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.base.config import settings
-from calque.record.early import begin
 from calque.record.numbers import BAKED
 from calque.record.path import Counters, Edge
 from calque.record.recorder import Storage, Trace, local
@@ -165,11 +164,7 @@ def verify(macro: Macro, cells: list[Storage | None], function: Callable[[], Any
 
 def replay(macro: Macro, trace: Trace, cells: list[Any], known: list[Any]) -> list[Storage]:
     """Record the stretch."""
-    created = macro.replay(trace, cells, known)
-    trace.passed.append((macro, len(trace.inputs)))
-    if macro.guess is not None and trace.early is None:
-        trace.early = begin(macro.guess, trace.inputs)
-    return created
+    return macro.replay(trace, cells, known)
 
 
 def generalised(macro: Macro) -> bool:

@@ -49,7 +49,7 @@ class Frame:
     cur = property(lambda self: _NOWHERE, _ignored)
     n = property(lambda self: 0, _ignored)
     scalars = property(lambda self: (), _ignored)
-    ran = early = None
+    ran = None
     eager, transforms = False, True
 
     def __init__(self) -> None:
@@ -63,7 +63,6 @@ class Frame:
         self.last: Any = None  # weak reference to the value that was recorded last
         self.checks: list[Any] = []
         self.storages: list[Any] = []
-        self.passed: list[Any] = []
         self.inputs: tuple[Any, ...] = ()
         self.attached: dict[int, Any] = {}
 

@@ -18,7 +18,6 @@ import numpy as np
 from calque.backend.base import Array, CheckFailed, Executable, Scalar, Standing
 from calque.backend.cpu import callable as native_calls
 from calque.backend.cpu import rerun, same
-from calque.backend.cpu.early import Early, lead_of, leading
 from calque.backend.cpu.host import run_contract, run_host
 from calque.backend.cpu.link import Linked, Stretch, link, runs_alone
 from calque.backend.cpu.memory import poison, rounded
@@ -35,9 +34,8 @@ CHECKED_BYTES = 1 << 20
 _PROGRESS = REQUEST.index("progress")
 KEPT_BYTES = 1 << 16
 """An output up to this size is used again by the next run if nobody else refers to it by then..."""
-KEPT_EARLY = 4 << 20
-"""... and so are all outputs and the arena of a program that may begin early if they are no more than this together: such programs run in loops, and
-the arena would be asked for while the workers have nothing to do...
+KEPT_WHOLE = 4 << 20
+"""... and so are all outputs and the arena of a program that is one native call if they are no more than this together: such programs run in loops...
 """
 KEPT_TOTAL = 16 << 20
 """... as long as all executables together keep no more than this."""
@@ -86,7 +84,6 @@ class Words:
         self.request: Any = None
         self.call: Any = None
         self.held: Any = None
-        self.early: Any = None  # see `early.py`
 
     def _shifted(self) -> list[tuple[Array, int, int, list[tuple[int, int]]]]:
         """Where integers are added: (table, place, what they are added to, (scalar, factor) of each). Into an address they come by its offset."""
@@ -120,7 +117,7 @@ class Words:
             "control": control_alone() if alone else 0, "launches": launches, "count": count, "words": self.address, "alone": alone,
             "patches": patches, "positions": tables[0], "sources": tables[1], "offsets": tables[2],
             "floats": len(self._leaves), "float_positions": _address(self.linked.float_positions), "float_leaves": _address(self._leaves),
-            "float_type": id(float), "save": save, "restore": restore, "early": 0, "progress": 0,
+            "float_type": id(float), "save": save, "restore": restore, "progress": 0,
         }  # fmt: skip
         return [int(values[name]) for name in REQUEST]
 
@@ -196,10 +193,9 @@ class Kept:
 
 
 class CpuExecutable(Executable):
-    """A linked schedule and its run-time data. See `link.py` for how the words are laid out. `lead`: how many launches may begin early, if that is
-    known already; then nothing reads the steps of the schedule."""
+    """A linked schedule and its run-time data. See `link.py` for how the words are laid out."""
 
-    def __init__(self, schedule: Schedule, linked: Linked, lead: int | None = None) -> None:
+    def __init__(self, schedule: Schedule, linked: Linked) -> None:
         self.schedule = schedule
         self.linked = linked
         self.share: _Share | None = None
@@ -228,15 +224,9 @@ class CpuExecutable(Executable):
         self._single = len(native) == 1 and not schedule.checks and native[0].host is None and native_calls.supported()
         self._integers = bool(linked.int_leaves or linked.dynamic)
         whole = self._single and not self._integers and not self._alone and self._arena_bytes
-        if lead is None:
-            lead = leading(schedule, linked) if whole else 0
-        self.lead_launches = lead
-        self._lead = lead_of(lead, linked, self._input_count + len(fresh))
-        self.leading = 0 if self._lead is None else 1 + max(self._lead.inputs, default=-1)
-        self._most_kept = KEPT_EARLY if self._lead is not None and self._new_bytes <= KEPT_EARLY else KEPT_BYTES
+        self._most_kept = KEPT_WHOLE if whole and self._new_bytes <= KEPT_WHOLE else KEPT_BYTES
         self._short = [count * dtype.itemsize <= self._most_kept for count, dtype in self._fresh]
         self._tiny = _tiny([count * dtype.itemsize for count, dtype in self._fresh])
-        self._begun: list[Early] = []
         together = len(self._rest) == 1 and all(s.host is None for s in native)  # one native call, perhaps behind one for the checks
         self._soon, self._limits = limits_of(linked.ready if together and self.distinct else (), self.launches)
 
@@ -260,23 +250,19 @@ class CpuExecutable(Executable):
         """See `backend.base.Executable.run`."""
         if config.settings.verify:
             self._verify(inputs, scalars)
-        early = self._taken_over(inputs) if self._begun else None
         kept = self._kept
         arrays = [*inputs[: self._input_count], *kept]
         renewed = bool(kept) and max(map(getrefcount, kept)) > 3  # `kept`, `arrays`, the argument: somebody else has one, or there is none
         if self._new_bytes > CHECKED_BYTES and (renewed or self._arena_bytes > self._most_kept):
-            sizes = self._sizes if early is None else self._sizes[:-1]  # the arena is there
-            HERE.pool.check(sizes if renewed else sizes[len(self._fresh) :])
+            HERE.pool.check(self._sizes if renewed else self._sizes[len(self._fresh) :])
         if renewed:
             del arrays[-len(kept) :]
             arrays += self._renewed()
-        words = self._free_words() if early is None else early.words
-        if early is not None:
-            arrays.append(early.arena)
-        elif self._arena_bytes:
+        words = self._free_words()
+        if self._arena_bytes:
             arrays.append(HERE.pool.arena(self._arena_bytes) if words.arena is None else words.arena)
         if config.settings.poison:
-            for array in arrays[self._input_count : len(arrays) - (early is not None)]:  # what has begun has written to its arena
+            for array in arrays[self._input_count :]:
                 poison(array)
         if progress is not None:
             progress.results = self._chosen(arrays)
@@ -288,45 +274,6 @@ class CpuExecutable(Executable):
         if self.distinct:
             return self._chosen(arrays)
         return [arrays[k] if k >= 0 else self._output(b, arrays) for b, k in zip(self.schedule.outputs, self._direct, strict=True)]
-
-    def begin(self, inputs: Sequence[Array]) -> Early | None:
-        """See `backend.base.Executable.begin`."""
-        runtime = HERE.runtime
-        if self._begun or self._lead is None or not self.leading or runtime.early is not None or runtime.running < 2:
-            return None
-        words = self._free_words()
-        arena = HERE.pool.arena(self._arena_bytes) if words.arena is None else words.arena
-        early = Early(self._lead, words, arena, inputs, runtime, self._drop)
-        self._begun.append(early)
-        if runtime.begin(early):
-            return early
-        self._begun.remove(early)
-        self._idle.append(words)
-        return None
-
-    def _taken_over(self, inputs: Sequence[Array]) -> Early | None:
-        """What has been begun with these inputs."""
-        try:
-            early = self._begun.pop()
-        except IndexError:
-            return None
-        early.taken = True
-        if early.suits(inputs) and HERE.runtime is early.runtime:
-            return early
-        early.runtime.forget_early(early)
-        self._idle.append(early.words)
-        return None
-
-    def _drop(self, early: Early) -> bool:
-        if early not in self._begun:  # a run has taken it over
-            return False
-        try:
-            self._begun.remove(early)
-        except ValueError:  # of another thread, in between
-            return False
-        early.runtime.forget_early(early)
-        self._idle.append(early.words)
-        return True
 
     def _free_words(self) -> Words:
         try:

@@ -25,7 +25,7 @@ from calque.backend.cpu.target import current, known
 from calque.base.dtypes import dtype_by_name
 from calque.kernel.schedule import Buffer, Schedule
 
-_FORM = "calque plan 3"
+_FORM = "calque plan 4"
 _LAYERS = ("base", "ir", "ops", "graph", "kernel", "backend")
 _KINDS = ("input", "output", "arena")
 
@@ -81,15 +81,13 @@ def recall(program: bytes) -> CpuExecutable | None:
     try:
         found = json.loads(data)
         schedule = _schedule(found)
-        lead = found["lead"]
-        _require(0 <= lead <= len(found["launched"]))
         linked = _linked(found, schedule)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
         return None  # the checksum is right: somebody wrote it so
     if linked is None:
         return None
     COUNTERS.recalled += 1
-    return CpuExecutable(schedule, linked, lead)
+    return CpuExecutable(schedule, linked)
 
 
 def _packed(executable: CpuExecutable) -> dict[str, Any]:
@@ -119,7 +117,6 @@ def _packed(executable: CpuExecutable) -> dict[str, Any]:
         "check_stretches": linked.check_stretches,
         "bytes": linked.arena_bytes,
         "ready": linked.ready,
-        "lead": executable.lead_launches,
     }
 
 

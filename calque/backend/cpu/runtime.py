@@ -26,7 +26,6 @@ from calque.base.errors import ArgumentError
 
 MAX_THREADS = config.MOST_THREADS
 _WORD = ctypes.c_int64
-_EARLY = runtime_text.REQUEST.index("early")
 
 
 class Native:
@@ -39,11 +38,10 @@ class Native:
         self.start = ctypes.CFUNCTYPE(_WORD, _WORD)(found["calque_start"])
         self.stop = ctypes.CFUNCTYPE(None, _WORD)(found["calque_stop"])
         self.patch = ctypes.CFUNCTYPE(None, *[_WORD] * 6)(found["calque_patch"])
-        self.settle = ctypes.CFUNCTYPE(_WORD, _WORD, _WORD)(found["calque_settle"])
         self.tell = ctypes.CFUNCTYPE(None, _WORD, _WORD)(found["calque_tell"])
         self.wait = ctypes.CFUNCTYPE(_WORD, _WORD, _WORD, _WORD)(found["calque_await"])  # gives the interpreter's lock away, as they all do
-        names = ("step", "same", "again", "early")  # see `callable.py`
-        self.step, self.same, self.again, self.early = (found[f"calque_{name}"] for name in names)
+        names = ("step", "same", "again")  # see `callable.py`
+        self.step, self.same, self.again = (found[f"calque_{name}"] for name in names)
 
 
 def aligned_bytes(nbytes: int) -> Array:
@@ -78,7 +76,6 @@ class Runtime:
         self._scratch: list[Array] = []
         self._address = 0
         self.running = 0  # threads, the caller included; 0: not started
-        self.early: Any = None  # what the workers have begun (`early.Early`), kept as long as they may touch its memory
 
     @property
     def native(self) -> Native:
@@ -95,8 +92,6 @@ class Runtime:
             wanted = self.wanted()
             if self.running != wanted:
                 self._restart(wanted)
-            if self.early is not None:
-                self._settle()
             if not progress:
                 native.run(self._address, launches, count, words, alone)
                 return
@@ -120,45 +115,7 @@ class Runtime:
             if self.running != wanted:
                 self._restart(wanted)
             request[0] = self._address  # a restart moves it
-            early = self.early
-            if early is None:
-                return call(*arguments)
-            if early.request is not request:
-                self._settle()
-                return call(*arguments)
-            request[_EARLY] = early.lead.count
-            found = call(*arguments)
-            if request[_EARLY]:  # nothing has run
-                request[_EARLY] = 0
-                self._settle()
-            self.early = None
-            return found
-
-    def begin(self, early: Any) -> bool:
-        """Let the workers begin with it; False, and nothing has happened, if the team has something else to do."""
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
-            if self.early is not None or self.running < 2 or self.running != self.wanted():
-                return False
-            self.early = early  # first of all: whatever interrupts this, the memory stays
-            function, request, _ = early.call
-            request[0] = self._address
-            function(early.arrays)
-            return True
-        finally:
-            self._lock.release()
-
-    def forget_early(self, early: Any) -> None:
-        """Let go of what the workers have begun, if they have."""
-        if self.early is early:
-            with self._lock:
-                if self.early is early:
-                    self._settle()
-
-    def _settle(self) -> None:
-        self.native.settle(self._address, 0)
-        self.early = None
+            return call(*arguments)
 
     def _restart(self, threads: int) -> None:
         if not 1 <= threads <= MAX_THREADS:
@@ -177,7 +134,7 @@ class Runtime:
     def _stop(self) -> None:
         if self.running > 1:
             self.native.stop(self._address)
-        self.running, self.early = 0, None
+        self.running = 0
 
     def shut_down(self) -> None:
         """Join the workers; the next job starts new ones."""
@@ -191,7 +148,7 @@ class Runtime:
         """In a forked child: the workers stayed in the parent, and its lock may be held by a thread that is gone."""
         self._lock = threading.RLock()
         self._kept = (self._control, self._scratch)  # the parent's layout, never touched again
-        self._control, self._scratch, self.running, self.early = None, [], 0, None
+        self._control, self._scratch, self.running = None, [], 0
 
 
 def _control_block(scratch: list[Array]) -> tuple[Array, int]:

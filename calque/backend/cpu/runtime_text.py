@@ -6,13 +6,10 @@ Layout of the control block (bytes; every hot word has its own cache line):
     64   i32  workers parked, or about to park
     128  i32  barrier: arrivals           (the object handed to kernels as `barrier`)
     192  i32  barrier: generation
-    256  ptr  job: launches;  264 i64 their number;  272 ptr argument words;  280 i32 stop;  284 i32 number of the job
+    256  ptr  job: launches;  264 i64 their number;  272 ptr argument words;  280 i32 stop
     288  ptr progress of the job (`progress_text.py`), or null
     320  i64  threads, the caller included
-    384  launches that are begun early (`early_text.py`)
-    576  per thread (64 bytes each): ptr control, i64 number, ptr scratch, i64 pthread handle
-
-What is posted is a job, in which every thread takes part, or an early beginning, which a worker may miss.
+    384  per thread (64 bytes each): ptr control, i64 number, ptr scratch, i64 pthread handle
 
 A launch is three words: function address, offset of its arguments in the argument words (bytes), flags. Flags: 1 if a barrier must follow;
 twice the number of launches behind this one that take turns with it, and 256 times the number of parts (`interleave.py`); or 2 and no parts if
@@ -25,13 +22,12 @@ from __future__ import annotations
 import platform
 
 from calque.backend.cpu.address_text import with_addresses
-from calque.backend.cpu.early_text import CLOSED, EARLY, EARLY_BYTES, early_text
 from calque.backend.cpu.progress_text import progress_text
 from calque.backend.cpu.same_text import same_text
 from calque.backend.cpu.spin_text import spin_text
 from calque.backend.cpu.target import SCRATCH_BYTES
 
-THREAD_BLOCK = EARLY + EARLY_BYTES
+THREAD_BLOCK = 384
 THREAD_BYTES = 64
 BARRIER = 128
 PROGRESS = 288
@@ -270,8 +266,7 @@ entry:
   %start = load i32, ptr %thread + 32
   br label %idle
 idle:
-  %seen = phi i32 [%start, %entry], [%ticket, %job], [%ticket, %early]
-  %seenjob = phi i32 [%start, %entry], [%now, %job], [%seenjob, %early]
+  %seen = phi i32 [%start, %entry], [%ticket, %job]
   br label %spin
 spin:
   %turn = phi i32 [0, %idle], [%turn1, %pause], [0, %woken]
@@ -295,17 +290,9 @@ woken:
 leave:
   %stop = load atomic i32, ptr %stopp acquire, align 4
   %stopping = icmp ne i32 %stop, 0
-  br i1 %stopping, label %done, label %work
-work:
-  %now = load atomic i32, ptr %control + 284 acquire, align 4
-  %posted = icmp ne i32 %now, %seenjob
-  br i1 %posted, label %job, label %early
+  br i1 %stopping, label %done, label %job
 job:
   call void @job(ptr %thread)
-  br label %idle
-early:
-  %scratch = load ptr, ptr %thread + 16
-  call void @early_units(ptr %control, ptr %scratch)
   br label %idle
 done:
   ret ptr null
@@ -342,10 +329,6 @@ together:
   %shared = icmp sgt i64 %threads, 1
   br i1 %shared, label %post, label %go
 post:
-  %jobp = getelementptr i8, ptr %control, i64 284
-  %before = load i32, ptr %jobp
-  %number = add i32 %before, 1
-  store atomic i32 %number, ptr %jobp release, align 4
   call void @announce(ptr %control)
   br label %go
 go:
@@ -355,7 +338,6 @@ go:
 
 define i64 @calque_start(ptr %control) nounwind {
 entry:
-  store i64 EARLY_CLOSED, ptr %control + EARLY_AT
   %threads = load i64, ptr %control + 320
   br label %head
 head:
@@ -379,7 +361,6 @@ done:
 
 define void @calque_stop(ptr %control) nounwind {
 entry:
-  %begun = call i64 @calque_settle(ptr %control, i64 0)
   store atomic i32 1, ptr %control + 280 release, align 4
   call void @announce(ptr %control)
   %threads = load i64, ptr %control + 320
@@ -477,24 +458,10 @@ kept:
   ret i64 0
 released:
   %state = call ptr %save()
-  %earlyp = getelementptr i64, ptr %request, i64 15
-  %early = load i64, ptr %earlyp
-  %expected = icmp ne i64 %early, 0
-  br i1 %expected, label %join, label %rest
-join:
-  store i64 0, ptr %earlyp
-  %begun = call i64 @calque_settle(ptr %control, i64 1)
-  %skipped = mul i64 %begun, %early
-  br label %rest
-rest:
-  %skip = phi i64 [0, %released], [%skipped, %join]
-  %row = mul i64 %skip, 24
-  %first = getelementptr i8, ptr %launches, i64 %row
-  %left = sub i64 %launched, %skip
-  %progressp = getelementptr i64, ptr %request, i64 16
+  %progressp = getelementptr i64, ptr %request, i64 15
   %progress = load ptr, ptr %progressp
   store ptr %progress, ptr %control + PROGRESS_AT
-  call void @calque_run(ptr %control, ptr %first, i64 %left, ptr %words, i64 %alone)
+  call void @calque_run(ptr %control, ptr %launches, i64 %launched, ptr %words, i64 %alone)
   store ptr null, ptr %control + PROGRESS_AT
   %restorep = getelementptr i64, ptr %request, i64 14
   %restore = load ptr, ptr %restorep
@@ -525,19 +492,18 @@ REQUEST = (
     "patches", "positions", "sources", "offsets",  # as for calque_patch
     "floats", "float_positions", "float_leaves", "float_type",  # words[float_positions[i]] = scalars[float_leaves[i]]
     "save", "restore",  # functions that give the interpreter's lock away and take it back, or 0
-    "early",  # launches that have been begun, or 0
     "progress",  # what the run tells how far it has come, or 0
 )  # fmt: skip
 """What the words of a request of `calque_step` say."""
 
 ENTRY_POINTS = (
     "calque_barrier", "calque_run", "calque_start", "calque_stop", "calque_patch", "calque_step", "calque_same", "calque_again",
-    "calque_early", "calque_settle", "calque_tell", "calque_await",
+    "calque_tell", "calque_await",
 )  # fmt: skip
 
 
 _NUMBERS = {
-    "SPIN_IDLE": SPIN_IDLE, "SCRATCH_BYTES": SCRATCH_BYTES, "LOCAL_WORDS": LOCAL_WORDS, "EARLY_AT": EARLY, "EARLY_CLOSED": CLOSED,
+    "SPIN_IDLE": SPIN_IDLE, "SCRATCH_BYTES": SCRATCH_BYTES, "LOCAL_WORDS": LOCAL_WORDS,
     "THREAD_BLOCK": THREAD_BLOCK, "THREAD_HANDLE": THREAD_BLOCK + 24, "PROGRESS_AT": PROGRESS, "PROGRESS_BEHIND": PROGRESS - BARRIER,
 }  # fmt: skip
 
@@ -557,7 +523,7 @@ def module_text() -> str:
     pause = _PAUSE[machine]
     declare = "declare void @llvm.x86.sse2.pause()" if "x86" in pause else "declare void @llvm.aarch64.hint(i32)"
     text = _TEXT.replace("LAUNCHES\n", _LAUNCHES, 1).replace("BARRIER_SPIN", spin_text("arrive", _LOOK, "done"))
-    text = (text + early_text() + progress_text() + same_text(len(REQUEST))).replace("DECLARE_PAUSE", declare).replace("PAUSE", pause)
+    text = (text + progress_text() + same_text(len(REQUEST))).replace("DECLARE_PAUSE", declare).replace("PAUSE", pause)
     text = text.replace("FUTEX", str(_SYSCALL[machine]))
     for name, number in _NUMBERS.items():
         text = text.replace(name, str(number))
