@@ -106,7 +106,6 @@ SPOILED = {
     "output that is none": lambda f: f["outputs"].__setitem__(0, 1000),
     "word too long": lambda f: f["words"].__setitem__(0, 1 << 70),
     "a list": lambda f: f.update(modules=[[]]),
-    "lead longer than the program": lambda f: f.update(lead=1000),
     "object not there": lambda f: f["modules"][0].__setitem__(0, "e" * 64),
 }
 

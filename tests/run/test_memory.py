@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import calque
 from calque.backend.base import CheckFailed
 from calque.backend.cpu.backend import CpuBackend
-from calque.backend.cpu.executable import CpuExecutable, compile_schedule
+from calque.backend.cpu.executable import CpuExecutable, Kept, compile_schedule
 from calque.backend.cpu.memory import POOL, rounded
 from calque.kernel.memory import predicted_peak
 from calque.kernel.schedule import Schedule
@@ -77,7 +77,8 @@ def jobs() -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("name", ["mlp", "lenet", "resnet18-32", pytest.param("resnet18-224", marks=pytest.mark.slow), "lstm", "gpt"])
 def test_the_six_steps_hold_what_was_predicted(name: str, jobs: dict[str, Any], watch: Watch) -> None:
     job = jobs[name]
-    gc.collect()  # what an earlier test has left would be freed while a program is watched
+    gc.collect()  # what earlier tests have left, and what their programs keep for their next run, would be freed while a program is watched
+    Kept.empty()
     calque.manual_seed(0)
     model = job.model(calque)
     optimizer = job.optimizer(calque, model)
