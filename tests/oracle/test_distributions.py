@@ -266,7 +266,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)  # PyTorch's compiler, which another test uses, turns it off for good
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)  # which its compiler turns off for good
     errors = []
     for T in SIDES:
         with pytest.raises((ValueError, NotImplementedError, AssertionError, RuntimeError, TypeError)) as caught:
