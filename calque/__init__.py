@@ -91,6 +91,7 @@ from calque.record.aside import keep_apart as _keep_apart
 from calque.report.devices import device_count, memory_stats, set_logical_devices, synchronize, waitall
 from calque.report.explain import explain
 from calque.report.stats import get_num_threads, set_num_threads, stats
+from calque.report.streams import Event, Stream
 from calque.run.determinism import (
     are_deterministic_algorithms_enabled,
     is_deterministic_algorithms_warn_only_enabled,
@@ -122,8 +123,8 @@ inf, nan, pi, e = 1e999, 1e999 - 1e999, 3.141592653589793, 2.718281828459045
 
 # Parts that most programs never name load when they are first asked for (PEP 562), so that nobody else's start pays for them.
 _ON_FIRST_USE: set[str] = {
-    "array_api", "audio", "distributed", "distributions", "fft", "func", "fx", "hub", "masked", "random", "signal", "sparse", "special", "testing",
-    "memory", "quasirandom", "train", "tune", "vision",
+    "accelerator", "array_api", "audio", "distributed", "distributions", "fft", "func", "fx", "hub", "masked", "random", "signal", "sparse",
+    "special", "memory", "testing", "quasirandom", "train", "tune", "vision",
 }  # fmt: skip
 _function_on_first_use = _resolver(globals(), {module: names["calque"] for module, names in _MODULES.items() if "calque" in names})
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from calque.base.device import Device
 from calque.base.dtypes import DType
+from calque import accelerator as accelerator
 from calque import amp as amp
 from calque import array_api as array_api
 from calque import audio as audio
@@ -76,6 +77,8 @@ from calque.base.shapes import Size as Size
 from calque.exported.graph import Dim as Dim
 from calque.exported.module import Exported as Exported
 from calque.functional.random import Generator as Generator
+from calque.report.streams import Event as Event
+from calque.report.streams import Stream as Stream
 from calque.tensor import Tensor as Tensor
 
 BFloat16Tensor: Any

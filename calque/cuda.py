@@ -8,118 +8,113 @@ True
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
-from calque.base.device import CURRENT, Device, backend_of, known
-from calque.base.errors import DeviceError
-from calque.base.text import shown
-from calque.record.recorder import flush
-from calque.run.dispatch import wait_for_queues
+from calque.base.device import Device
+from calque.functional.random import default_generator
+from calque.report.accelerators import Family, StreamContext
+from calque.report.streams import Event as _Event
+from calque.report.streams import Stream as _Stream
+from calque.tensor import Tensor
 
-
-def is_available() -> bool:
-    """Whether a CUDA device can be used."""
-    return device_count() > 0
-
-
-def device_count() -> int:
-    """Number of usable CUDA devices."""
-    return int(backend_of("cuda").count())
-
-
-def _device(device: Any) -> Device:
-    """The CUDA device that is meant; None is the current one. Raises `DeviceError` if it is not there."""
-    found = Device("cuda" if device is None else f"cuda:{device}" if isinstance(device, int) and not isinstance(device, bool) else device)
-    if found.type != "cuda":
-        raise DeviceError(f"[cuda] expected a CUDA device, got {shown(str(found))}; pass 'cuda:0', a number, or nothing")
-    return known(found)
+__all__ = [
+    "Event", "Stream", "StreamContext", "current_device", "current_stream", "default_stream", "device", "device_count", "device_of", "empty_cache",
+    "get_device_capability", "get_device_name", "get_device_properties", "get_rng_state", "get_rng_state_all", "init", "initial_seed", "is_available",
+    "is_bf16_supported", "is_initialized", "is_tf32_supported", "manual_seed", "manual_seed_all", "max_memory_allocated", "max_memory_reserved",
+    "mem_get_info", "memory_allocated", "memory_reserved", "memory_stats", "memory_summary", "reset_max_memory_allocated",
+    "reset_peak_memory_stats", "seed", "seed_all", "set_device", "set_rng_state", "set_rng_state_all", "set_stream", "stream", "synchronize",
+]  # fmt: skip
 
 
-def current_device() -> int:
-    """Index of the current CUDA device of this thread."""
-    return int(_device(None).index or 0)
+class Event(_Event):
+    """`torch.cuda.Event`: see `calque.Event`."""
+
+    _kind = "cuda"
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False) -> None:
+        super().__init__(None, enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
 
 
-def set_device(device: Any) -> None:
-    """Choose the current CUDA device of this thread: what `"cuda"` without a number means."""
-    CURRENT.index["cuda"] = int(_device(device).index or 0)
+class Stream(_Stream):
+    """`torch.cuda.Stream`: see `calque.Stream`."""
+
+    _kind = "cuda"
+    _event = Event
 
 
-def synchronize(device: Any = None) -> None:
-    """Start what this thread has recorded and wait until everything has run; raise what failed and was not reported yet."""
-    _device(device)
-    flush("synchronize")
-    wait_for_queues()
+_cuda = Family("cuda", Stream)
+is_available, device_count, current_device, set_device = _cuda.is_available, _cuda.device_count, _cuda.current_device, _cuda.set_device
+device, device_of, synchronize, empty_cache = _cuda.device, _cuda.device_of, _cuda.synchronize, _cuda.empty_cache
+current_stream, default_stream, set_stream, stream = _cuda.current_stream, _cuda.default_stream, _cuda.set_stream, StreamContext
+get_device_name, get_device_properties, get_device_capability = _cuda.get_device_name, _cuda.get_device_properties, _cuda.get_device_capability
+memory_allocated, max_memory_allocated = _cuda.memory_allocated, _cuda.max_memory_allocated
+memory_reserved, max_memory_reserved = _cuda.memory_reserved, _cuda.max_memory_reserved
+memory_stats, memory_summary, mem_get_info = _cuda.memory_stats, _cuda.memory_summary, _cuda.mem_get_info
+reset_peak_memory_stats = reset_max_memory_allocated = _cuda.reset_peak_memory_stats
 
 
-def get_device_name(device: Any = None) -> str:
-    """The device's name, as its maker calls it."""
-    found = _device(device)
-    return str(found.backend.name(found.index))
+def init() -> None:
+    """Use the current device; raises `DeviceError` if there is none."""
+    current_device()
 
 
-class Properties(NamedTuple):
-    """What is known of a device. `total_memory`: bytes that this process may use."""
-
-    name: str
-    total_memory: int
+def is_initialized() -> bool:
+    """Whether a CUDA device was used."""
+    return any(found.type == "cuda" for found in Device.served())
 
 
-def get_device_properties(device: Any = None) -> Properties:
-    """Name and memory of a device."""
-    found = _device(device)
-    return Properties(found.backend.name(found.index), found.backend.limit(found.index))
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether bfloat16 can be computed: on every device that XLA compiles for."""
+    return is_available()
 
 
-def _memory(device: Any) -> Any:
-    """Accounting of a device; None where there is none, as PyTorch counts 0 then."""
-    if not is_available():
-        return None
-    found = _device(device)
-    return found.backend.memory(found.index)
+def is_tf32_supported() -> bool:
+    """Whether the current device has TF32: NVIDIA's of compute capability 8 and later."""
+    return is_available() and int(_cuda.get_device_properties().__dict__.get("major", 0)) >= 8
 
 
-def memory_allocated(device: Any = None) -> int:
-    """Bytes in use on the device."""
-    found = _memory(device)
-    return 0 if found is None else int(found.in_use)
-
-
-def max_memory_allocated(device: Any = None) -> int:
-    """The most bytes that were in use on the device."""
-    found = _memory(device)
-    return 0 if found is None else int(found.peak)
-
-
-def memory_reserved(device: Any = None) -> int:
-    """Bytes in use and bytes kept for reuse."""
-    found = _memory(device)
-    return 0 if found is None else int(found.in_use + found.cached)
-
-
-max_memory_reserved = max_memory_allocated
-
-
-def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """(free bytes, all bytes) that this process may use on the device."""
-    found = _device(device)
-    limit = int(found.backend.limit(found.index))
-    return max(0, limit - int(found.backend.memory(found.index).in_use)), limit
-
-
-def reset_peak_memory_stats(device: Any = None) -> None:
-    """Start the peak anew, where the device can: XLA's own accounting of GPUs keeps the peak of the process."""
+def manual_seed(seed: int) -> None:
+    """Start the default stream of random numbers, which serves all devices and the CPU, from `seed`; nothing without a CUDA device, as in PyTorch."""
     if is_available():
-        found = _device(device)
-        found.backend.reset_peak(found.index)
+        default_generator.manual_seed(seed)
 
 
-def empty_cache() -> None:
-    """Nothing: freed memory belongs to XLA's allocator, which serves every use of the device in this process."""
+manual_seed_all = manual_seed
 
 
-def manual_seed_all(seed: int) -> None:
-    """Nothing: one generator (`calque.manual_seed`) serves all devices, and gives the same numbers on each."""
+def seed() -> None:
+    """The same from a seed that nobody can predict."""
+    if is_available():
+        default_generator.seed()
 
 
-manual_seed = manual_seed_all
+seed_all = seed
+
+
+def initial_seed() -> int:
+    """Seed of the default stream of random numbers, which serves all devices."""
+    return default_generator.initial_seed()
+
+
+def get_rng_state(device: Any = "cuda") -> Tensor:
+    """State of the default stream of random numbers, which serves all devices."""
+    _cuda._device(device, "get_rng_state")
+    return default_generator.get_state()
+
+
+def set_rng_state(new_state: Tensor, device: Any = "cuda") -> None:
+    """Continue the default stream of random numbers, which serves all devices, from a state."""
+    _cuda._device(device, "set_rng_state")
+    default_generator.set_state(new_state)
+
+
+def get_rng_state_all() -> list[Tensor]:
+    """A state for each device: the same one."""
+    return [default_generator.get_state() for _ in range(device_count())]
+
+
+def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
+    """Continue from the states of `get_rng_state_all`."""
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)

@@ -8,7 +8,7 @@ arrays. A backend is one folder with one final subclass of either.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,6 +199,14 @@ class Backend(ABC):
         """Give freed memory kept for reuse back to the system; returns the bytes released."""
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Everything that was started on a device up to here. `ready`: whether it has run; `wait`: block until it has."""
+
+    ready: Callable[[], bool]
+    wait: Callable[[], None]
+
+
 class DeviceProgram(ABC):
     """A program compiled for one device. Safe to run from several Python threads."""
 
@@ -219,9 +227,11 @@ class DeviceProgram(ABC):
 
 class DeviceBackend(ABC):
     """The devices of one kind. A value is a flat array there: an object with `dtype`, `size`, `nbytes`, `is_ready()` (whether it is computed) and
-    `__array__`, which waits and copies to the host. Nobody writes to a value."""
+    `__array__`, which waits and copies to the host. Nobody writes to a value. `host`: whether the devices are the processor that Python runs on, so
+    that no program takes them by itself."""
 
     kind: str
+    host: bool = False
 
     @abstractmethod
     def count(self) -> int:
@@ -259,6 +269,15 @@ class DeviceBackend(ABC):
     def synchronize(self, index: int) -> None:
         """Wait until everything that was started has run."""
 
+    def mark(self, index: int) -> Mark:
+        """A mark behind everything that was started. Devices whose programs run at once, or that cannot tell, wait for it here."""
+        self.synchronize(index)
+        return Mark(lambda: True, lambda: None)
+
+    def facts(self, index: int) -> Mapping[str, Any]:
+        """What else is known of a device, by PyTorch's names of its properties: `major`, `minor`, `multi_processor_count`, ..."""
+        return {}
+
     @abstractmethod
     def memory(self, index: int) -> MemoryStats:
         """Memory accounting."""
@@ -266,6 +285,10 @@ class DeviceBackend(ABC):
     def limit(self, index: int) -> int:
         """Bytes of memory; 0: unknown."""
         return 0
+
+    def free(self, index: int) -> int:
+        """Bytes of it that this process could still take."""
+        return max(0, self.limit(index) - self.memory(index).in_use)
 
     def reset_peak(self, index: int) -> None:  # noqa: B027 (not every device can)
         """Start the peak anew from the bytes in use, if the device can."""

@@ -147,6 +147,18 @@ def backend_of(kind: str) -> Any:
     return found
 
 
+def accelerator() -> str | None:
+    """The kind of device that programs mean who ask for whatever accelerator is there: CUDA, a TPU, a kind that a package added, or what JAX prefers
+    if that is not the CPU. None: there is none."""
+    *others, _ = _kinds()[1:]
+    first = [kind for kind in ("cuda", "tpu") if kind in others]
+    for kind in (*first, *(kind for kind in others if kind not in ("cuda", "tpu", "xla")), "xla"):
+        backend = backend_of(kind)
+        if not backend.host and backend.count():
+            return kind
+    return None
+
+
 class Current(threading.local):
     """Which device of a kind is meant where no index is given."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from calque.base.device import Device, known
 from calque.base.errors import DeviceError
 from calque.compat.missing import instead_of
 
@@ -30,17 +31,21 @@ def refused_class(name: str, base: type = object) -> Any:
     return type(last, (base,), {"__new__": make, "__module__": module, "__doc__": f"Nothing is one of these; {instead_of(name)}."})
 
 
-def without_device(name: str, device: str) -> Any:
-    """What a name of `torch.cuda` and its like is on a machine without the device: a class or function whose call raises `DeviceError`."""
+def without_device(name: str, device: str, kind: str = "") -> Any:
+    """What a name of `torch.cuda` and its like is that Calque has not: a class or function whose call raises `DeviceError` without such a device
+    (`kind`: one that a backend may serve), else `NotImplementedError`."""
 
     def stop(*args: Any, **keywords: Any) -> NoReturn:
-        raise DeviceError(f"[{name}] expected a {device} device, got none: this version of Calque has no backend for it; use device='cpu'")
+        if not kind:
+            raise DeviceError(f"[{name}] expected a {device} device, got none: this version of Calque has no backend for it; use device='cpu'")
+        known(Device(kind))
+        raise NotImplementedError(f"[{name}] expected a function that Calque has, got one that it refuses; {instead_of(name)}")
 
     module, _, last = name.rpartition(".")
     if last[0].isupper():
-        return type(last, (), {"__new__": stop, "__module__": module, "__doc__": f"There is no {device} device, and so none of these."})
+        return type(last, (), {"__new__": stop, "__module__": module, "__doc__": f"There are none of these: a call says why ({device})."})
     stop.__name__ = stop.__qualname__ = last
-    stop.__doc__ = f"Raises DeviceError: there is no {device} device."
+    stop.__doc__ = f"Raises an error that says why it is not there ({device})."
     return stop
 
 

@@ -111,7 +111,7 @@ def test_marks_change_nothing() -> None:
 def test_devices_that_are_not_there_say_so() -> None:
     assert not torch.cuda.is_available() and torch.cuda.device_count() == 0 and torch.cuda.memory_allocated() == 0
     assert torch.accelerator.current_accelerator() is None and not torch.xpu.is_available() and not torch.mps.is_available()
-    for call in (torch.cuda.get_device_name, torch.cuda.Stream, torch.mps.synchronize, torch.xpu.mem_get_info, torch.cuda.nvtx.range_push):
+    for call in (torch.cuda.get_device_name, torch.cuda.Stream, torch.mps.synchronize, torch.xpu.mem_get_info, torch.cuda.nvtx.range_pop):
         with pytest.raises(calque.base.errors.DeviceError, match="device"):
             call()
     assert not hasattr(torch.cuda, "nonsense")

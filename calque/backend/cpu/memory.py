@@ -75,6 +75,12 @@ def available() -> int:
     return free
 
 
+def whole() -> int:
+    """Bytes of the machine's memory, within the limit of the process's control group."""
+    limits = [number for number in (_number(path) for path, _ in _CGROUPS) if number is not None]
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *limits])
+
+
 def poison(memory: Any) -> None:
     """Fill memory with what nobody takes for a value (`settings.poison`): who reads it before writing to it is found out."""
     found = np.frombuffer(memory, np.uint8)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
 
-from calque.backend.base import DeviceBackend, DeviceProgram, MemoryStats, Scalar
+from calque.backend.base import DeviceBackend, DeviceProgram, Mark, MemoryStats, Scalar
+from calque.backend.cpu.memory import available, whole
+from calque.backend.xla.ledger import Ledger
 from calque.backend.xla.translate import Translation, pack, supports
 from calque.base.config import settings
 from calque.base.dtypes import DType, from_numpy_dtype
@@ -17,7 +21,7 @@ from calque.base.extras import need, there
 from calque.ir.program import Program
 
 Value = Any
-PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
+PLUGINS = {"cuda": ("jax_cuda13_plugin", "jax_cuda12_plugin"), "tpu": ("libtpu",)}
 EXTRA = {"cuda": "jax[cuda13]", "tpu": "jax[tpu]", "xla": "jax"}
 
 
@@ -45,7 +49,8 @@ class JaxBackend(DeviceBackend):
         self._why = ""
         self._join: Any = None
         self.last: dict[int, Value] = {}  # of the program started last on a device: it is there when everything before has run
-        self.peak: dict[int, int] = {}
+        self.copied: dict[int, weakref.ref[Value]] = {}  # what was copied there last
+        self.ledgers: dict[int, Ledger | None] = {}
 
     # ------------------------------------------------------------------------------------------------------------- devices
 
@@ -59,8 +64,9 @@ class JaxBackend(DeviceBackend):
         """JAX's devices of this process. Without a plugin for the platform JAX need not load to tell that there is none."""
         if not there("jax"):
             self._devices, self._why = [], "JAX, which serves CUDA and other devices, is not installed"
-        if self._devices is None and self.platform == "cuda" and not any(there(name) for name in PLUGINS):
-            self._devices, self._why = [], "JAX's plugin for CUDA is not installed"
+        plugins = PLUGINS.get(self.platform or "", ())
+        if self._devices is None and plugins and not any(there(name) for name in plugins):
+            self._devices, self._why = [], f"JAX's plugin for {self.kind.upper()} is not installed"
         if self._devices is None:
             jax = self.jax
             try:
@@ -69,6 +75,13 @@ class JaxBackend(DeviceBackend):
                 found, self._why = [], f"JAX finds none ({str(error).splitlines()[0]})"
             self._devices = list(found)
         return self._devices
+
+    @property
+    def host(self) -> bool:  # type: ignore[override]
+        """Whether JAX's own choice is the CPU. Without a plugin it need not load to tell."""
+        if self.kind != "xla":
+            return False
+        return not entry_points(group="jax_plugins") or not self.devices or self.devices[0].platform == "cpu"
 
     def count(self) -> int:
         """Devices that this process sees."""
@@ -91,10 +104,23 @@ class JaxBackend(DeviceBackend):
         return "" if supports(op) else f"{op.name} is computed on the CPU alone"
 
     def synchronize(self, index: int) -> None:
-        """Programs of a device run one after another."""
-        last = self.last.get(index)
-        if last is not None:
-            last.block_until_ready()
+        """Wait for all programs and copies."""
+        self.mark(index).wait()
+
+    def mark(self, index: int) -> Mark:
+        """Programs of a device run one after another, so the last one tells of all, and the last copy of all copies."""
+        copied = self.copied.get(index)
+        values = [v for v in (self.last.get(index), None if copied is None else copied()) if v is not None]
+
+        def wait() -> None:
+            for value in values:
+                try:
+                    value.block_until_ready()
+                except self.jax.errors.JaxRuntimeError as error:
+                    if not value.is_deleted():  # a program that was started behind the copy has taken its memory
+                        raise self.meant(error, index) from None
+
+        return Mark(lambda: all(value.is_deleted() or value.is_ready() for value in values), wait)
 
     # -------------------------------------------------------------------------------------------------------------- values
 
@@ -106,11 +132,14 @@ class JaxBackend(DeviceBackend):
             raise DeviceError(f"[to] expected a dtype that {self.kind}:{index} has, got {array.dtype}; keep the tensor on the CPU")
         try:
             with jax.enable_x64(True):
-                if isinstance(array, jax.Array) and device in array.devices():
-                    return jax.numpy.array(array, copy=True)
-                return jax.device_put(array, device)
+                here = isinstance(array, jax.Array) and device in array.devices()
+                value = jax.numpy.array(array, copy=True) if here else jax.device_put(array, device)
         except jax.errors.JaxRuntimeError as error:
             raise self.meant(error, index, array.nbytes) from None
+        self.copied[index], ledger = weakref.ref(value), self.ledger(index)
+        if ledger is not None:
+            ledger.enter((value,))
+        return value
 
     def meant(self, error: Exception, index: int, nbytes: int = 0) -> Exception:
         """The error to raise for one of JAX's."""
@@ -121,25 +150,46 @@ class JaxBackend(DeviceBackend):
             return made
         return DeviceError(f"[run] expected {self.kind}:{index} to run the program, got {text.splitlines()[0]}; that is what JAX says")
 
+    def ledger(self, index: int) -> Ledger | None:
+        """Our own accounting of a device that has none."""
+        if index not in self.ledgers:
+            self.ledgers.setdefault(index, None if self.devices[index].memory_stats() else Ledger())
+        return self.ledgers[index]
+
     def memory(self, index: int) -> MemoryStats:
-        """As the device counts; where it does not, the arrays that JAX keeps alive."""
+        """As the device counts; where it does not, by the values that are alive and what programs need beside them."""
+        ledger = self.ledger(index)
+        if ledger is not None:
+            return ledger.stats()
         stats = self.devices[index].memory_stats()
-        if stats:
-            in_use = int(stats["bytes_in_use"])
-            return MemoryStats(in_use, int(stats.get("peak_bytes_in_use", in_use)), max(0, int(stats.get("bytes_reserved", 0)) - in_use))
-        device = self.devices[index]
-        in_use = sum(a.nbytes for a in self.jax.live_arrays() if not a.is_deleted() and device in a.devices())
-        self.peak[index] = max(in_use, self.peak.get(index, 0))
-        return MemoryStats(in_use, self.peak[index], 0)
+        in_use = int(stats["bytes_in_use"])
+        return MemoryStats(in_use, int(stats.get("peak_bytes_in_use", in_use)), max(0, int(stats.get("pool_bytes", 0)) - in_use))
 
     def reset_peak(self, index: int) -> None:
         """Of devices that do not count themselves."""
-        self.peak.pop(index, None)
+        ledger = self.ledger(index)
+        if ledger is not None:
+            ledger.stats(anew=True)
 
     def limit(self, index: int) -> int:
-        """What JAX may take."""
+        """What JAX may take; of the CPU the machine's memory."""
         stats = self.devices[index].memory_stats()
-        return int(stats.get("bytes_limit", 0)) if stats else 0
+        return int(stats.get("bytes_limit", 0)) if stats else whole() if self.devices[index].platform == "cpu" else 0
+
+    def free(self, index: int) -> int:
+        """See `DeviceBackend.free`."""
+        return available() if self.devices[index].platform == "cpu" else super().free(index)
+
+    def facts(self, index: int) -> Mapping[str, Any]:
+        """Of NVIDIA's GPUs."""
+        device = self.devices[index]
+        found: dict[str, Any] = {}
+        major, point, minor = str(getattr(device, "compute_capability", "")).partition(".")
+        if point:
+            found["major"], found["minor"] = int(major), int(minor)
+        if hasattr(device, "core_count"):
+            found["multi_processor_count"] = int(device.core_count)
+        return found
 
     # ------------------------------------------------------------------------------------------------------------ programs
 
@@ -197,6 +247,8 @@ class XlaProgram(DeviceProgram):
             except jax.errors.JaxRuntimeError as error:
                 raise backend.meant(error, index) from None
         self.given, self.kept, self.checks = given, kept, bool(program.checks)
+        self.ledger = backend.ledger(index)
+        self.beside = 0 if self.ledger is None else int(self.call.memory_analysis().temp_size_in_bytes)
         self.indexed = translation.windows.indexed
         self.array = jax.Array
         with self._lock:
@@ -206,10 +258,13 @@ class XlaProgram(DeviceProgram):
         """Started; JAX returns before it has run."""
         array, backend = self.array, self.backend
         values = [x if isinstance(x, array) else backend.put(np.array(x), self.index) for x in inputs]
+        given = [values[k] for k in self.given]
         try:
-            outputs, report = self.call([values[k] for k in self.given], [values[k] for k in self.kept], self._words(scalars))
+            outputs, report = self.call(given, [values[k] for k in self.kept], self._words(scalars))
         except backend.jax.errors.JaxRuntimeError as error:
             raise backend.meant(error, self.index) from None
+        if self.ledger is not None:
+            self.ledger.enter(outputs, self.beside, given)
         backend.last[self.index] = report[1]
         return outputs, report if self.checks else None
 

@@ -12,7 +12,7 @@ from calque.base.layout import MemoryLayout
 from calque.base.text import shown
 from calque.compat.face import face
 from calque.compat.finder import VERSION, installed
-from calque.compat.refused import no, nothing, refused_class, without_device
+from calque.compat.refused import no, nothing, refused_class
 from calque.compat.torch.jit import Future, ScriptFunction, ScriptModule, fork, wait
 from calque.compat.torch.library import OPERATORS as ops
 from calque.compat.torch.serialization import save
@@ -21,8 +21,8 @@ from calque.compat.torch.torch_version import TorchVersion
 from calque.functional.later import MODULES
 
 __all__ = [
-    "AcceleratorError", "Event", "GradScaler", "OutOfMemoryError", "PyTorchFileReader",
-    "Future", "PyTorchFileWriter", "ScriptFunction", "ScriptModule", "Stream", "fork", "wait",
+    "AcceleratorError", "GradScaler", "OutOfMemoryError", "PyTorchFileReader",
+    "Future", "PyTorchFileWriter", "ScriptFunction", "ScriptModule", "fork", "wait",
     "SymBool", "SymFloat", "SymInt",
     "TypedStorage", "UntypedStorage", "__config__", "__version__", "_assert", "_assert_async",
     "_check", "_check_index", "_shape_as_tensor", "clear_autocast_cache", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype", "has_cuda",
@@ -43,7 +43,6 @@ has_lapack = has_spectral = True
 PRIVATE = frozenset(name for names in MODULES.values() for name in names.get("calque", "").split() if name.startswith("_"))
 has_mkl = has_openmp = has_cuda = False
 GradScaler = calque.amp.GradScaler
-Stream, Event = without_device("torch.Stream", "streaming"), without_device("torch.Event", "streaming")
 classes = SimpleNamespace(loaded_libraries=frozenset())
 __config__ = SimpleNamespace(
     show=lambda: f"Calque {calque.__version__} under PyTorch's name", parallel_info=lambda: f"threads: {calque.get_num_threads()}"

@@ -1,30 +1,18 @@
-"""`torch.accelerator`: there is none beside the processor."""
+"""`torch.accelerator` beyond `calque.accelerator`."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import calque.accelerator
 from calque.compat.missing import pytorch_has
-from calque.compat.refused import no, without_device
+from calque.compat.refused import refused
 
-__all__ = ["current_accelerator", "device_count", "empty_cache", "find", "is_available"]
-
-is_available = no
-
-
-def device_count() -> int:
-    """0."""
-    return 0
-
-
-def current_accelerator(check_available: bool = False) -> None:
-    """None: there is no accelerator."""
-
-
-def empty_cache() -> None:
-    """Nothing: there is no accelerator."""
+__all__ = ["find"]
 
 
 def find(name: str, nothing: Any) -> Any:
-    """The other functions of PyTorch's module: they raise `DeviceError` when they are called."""
-    return without_device(f"torch.accelerator.{name}", "accelerator") if pytorch_has("torch.accelerator", name) else nothing
+    """The other functions of PyTorch's module: they say what to use when they are called."""
+    if hasattr(calque.accelerator, name) or not pytorch_has("torch.accelerator", name):
+        return nothing
+    return refused(f"torch.accelerator.{name}")
