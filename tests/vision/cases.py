@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 FILE = Path(__file__).with_name("expected.json")
+MOVED = Path(__file__).with_name("moved.json")
 BOXES = [[0.0, 0, 4, 4], [1, 1, 5, 5], [0, 0, 4.2, 3.9], [8, 8, 9, 9], [3, 3, 9, 9]]
 
 
@@ -108,10 +109,55 @@ def others(torch: Any, F: Any, ops: Any, utils: Any) -> Iterator[tuple[str, Any]
     yield "make_grid each", lambda: utils.make_grid(x, normalize=True, scale_each=True)
 
 
+def moved(torch: Any, F: Any, tv_tensors: Any) -> Iterator[tuple[str, Any]]:
+    """(name, function) of boxes and masks that are moved with their image; `F` is `transforms.v2.functional`."""
+    start, end = [[0, 0], [19, 0], [19, 15], [0, 15]], [[2, 1], [17, 3], [18, 14], [1, 12]]
+    moves: dict[str, Any] = {
+        "hflip": F.horizontal_flip, "vflip": F.vertical_flip, "crop": lambda x: F.crop(x, 2, 3, 9, 11),
+        "crop outside": lambda x: F.crop(x, -3, 5, 12, 30),
+        "pad": lambda x: F.pad(x, [1, 2, 3, 4]), "pad sides": lambda x: F.pad(x, [2, 5]), "resize": lambda x: F.resize(x, [9, 31]),
+        "resize short": lambda x: F.resize(x, [24]), "resize longest": lambda x: F.resize(x, [24], max_size=27),
+        "center_crop": lambda x: F.center_crop(x, [7, 9]), "center_crop large": lambda x: F.center_crop(x, [21, 12]),
+        "resized_crop": lambda x: F.resized_crop(x, 1, 2, 10, 12, [20, 20]), "rotate": lambda x: F.rotate(x, 33.3),
+        "rotate about": lambda x: F.rotate(x, -71.7, center=[2, 3]), "affine": lambda x: F.affine(x, 21.3, [1, -2], 0.83, [11.1, -7.3]),
+        "affine about": lambda x: F.affine(x, 0.0, [0, 0], 1.3, [17.7, 0.0], center=[0, 0]),
+        "perspective": lambda x: F.perspective(x, start, end),
+    }  # fmt: skip
+    corners = torch.tensor([[1.0, 2, 7, 9], [0, 0, 20, 16], [10.5, 3.25, 12.75, 15], [4, 4, 4, 4], [17, 12, 20, 16]])
+    sides = corners[:, 2:] - corners[:, :2]
+    forms = {
+        "XYXY": corners, "XYWH": torch.cat([corners[:, :2], sides], 1), "CXCYWH": torch.cat([corners[:, :2] + sides / 2, sides], 1),
+    }  # fmt: skip
+    for form, values in forms.items():
+        for clamp in ("soft", None):
+            boxes = tv_tensors.BoundingBoxes(values, format=form, canvas_size=(16, 20), clamping_mode=clamp)
+            whole = tv_tensors.BoundingBoxes(values.floor().long(), format=form, canvas_size=(16, 20), clamping_mode=clamp)
+            for name, move in moves.items():
+                yield f"{name} {form} {clamp}", lambda b=boxes, m=move: m(b)
+                yield f"{name} {form} {clamp} int64", lambda b=whole, m=move: m(b)
+        for other in forms:
+            new = tv_tensors.BoundingBoxFormat[other]
+            yield f"convert {form} {other}", lambda b=boxes, n=new: F.convert_bounding_box_format(b, new_format=n)
+            yield f"convert {form} {other} int64", lambda b=whole, n=new: F.convert_bounding_box_format(b, new_format=n)
+    mask = (torch.arange(16 * 20) * 7 % 5).view(16, 20)
+    for name, move in moves.items():
+        yield f"{name} mask", lambda m=move: m(tv_tensors.Mask(mask))
+        yield f"{name} masks", lambda m=move: m(tv_tensors.Mask(torch.stack([mask, mask == 3]).to(torch.uint8)))
+
+
+def facts(value: Any) -> Any:
+    """[class, facts, shape, values] of a tensor of `tv_tensors`."""
+    canvas = list(value.canvas_size) if hasattr(value, "canvas_size") else []
+    return [type(value).__name__, [value.format.value, *canvas] if canvas else [], list(value.shape), [round(v, 4) for v in value.flatten().tolist()]]
+
+
 def main() -> None:
     torch, tv = importlib.import_module("torch"), importlib.import_module("torchvision")
     F = importlib.import_module("torchvision.transforms.functional")
     cases = [*functions(torch, F), *warps(torch, F), *others(torch, F, tv.ops, tv.utils)]
+    v2 = importlib.import_module("torchvision.transforms.v2.functional")
+    parts = moved(torch, v2, importlib.import_module("torchvision.tv_tensors"))
+    MOVED.write_text("{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(facts(f()))}" for name, f in parts) + "\n}\n")
     FILE.write_text("{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(summary(f()))}" for name, f in cases) + "\n}\n")
 
 

@@ -21,8 +21,7 @@ from calque.functional.blame import publish as _publish
 from calque.functional.common import is_tensor
 from calque.nn import functional as F
 from calque.tensor import Tensor
-from calque.vision.transforms.geometry import affine, perspective, rotate
-from calque.vision.transforms.images import (
+from calque.vision.images import (
     FAR,
     PILLOW,
     InterpolationMode,
@@ -41,7 +40,10 @@ from calque.vision.transforms.images import (
     to_pil_image,
     to_tensor,
 )
+from calque.vision.transforms.boxes import geometric, pictures, shifted, size_of
+from calque.vision.transforms.geometry import affine, perspective, rotate
 from calque.vision.transforms.tones import adjust_sharpness, autocontrast, equalize, invert, posterize, solarize
+from calque.vision.tv_tensors import BoundingBoxes
 
 __all__ = [
     "InterpolationMode", "adjust_brightness", "adjust_contrast", "adjust_hue", "adjust_saturation", "adjust_sharpness", "affine", "autocontrast",
@@ -51,6 +53,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@pictures
 def convert_image_dtype(image: Tensor, dtype: dt.DType = dt.float32) -> Tensor:
     """Values of another type: integers span their type, floating values 0 to 1."""
     if image.dtype is dtype:
@@ -70,6 +73,7 @@ def convert_image_dtype(image: Tensor, dtype: dt.DType = dt.float32) -> Tensor:
     return image.to(dtype) * ((other + 1) // (most + 1))
 
 
+@pictures
 def normalize(tensor: Tensor, mean: Sequence[float], std: Sequence[float], inplace: bool = False) -> Tensor:
     """(x - mean) / std, for each channel."""
     if not is_tensor(tensor) or not tensor.dtype.is_floating_point:
@@ -107,15 +111,18 @@ def _resized(height: int, width: int, size: Any, max_size: int | None) -> tuple[
     return (new_long, new_short) if width <= height else (new_short, new_long)
 
 
+@geometric
 def resize(
     img: Any, size: int | Sequence[int], interpolation: Any = InterpolationMode.BILINEAR, max_size: int | None = None, antialias: bool | None = True
 ) -> Any:
     """An image of another size: (height, width), or one number for the shorter side."""
     mode = interpolation if isinstance(interpolation, InterpolationMode) else mode_of(interpolation)
-    _, height, width = get_dimensions(img)
+    height, width = size_of(img)
     target = _resized(height, width, size, max_size)
     if target == (height, width):
         return img
+    if isinstance(img, BoundingBoxes):
+        return shifted(img, (target[1] / width, 0.0), (target[0] / height, 0.0), target, clamp=False)
     if not is_tensor_image("resize", img):
         return img.resize(target[::-1], PILLOW[mode.value])
     if mode.value not in ("nearest", "nearest-exact", "bilinear", "bicubic"):
@@ -161,12 +168,18 @@ def _borders(padding: Any) -> tuple[int, int, int, int]:
     return left, top, right, bottom
 
 
+@geometric
 def pad(img: Any, padding: int | Sequence[int], fill: float | Sequence[float] = 0, padding_mode: str = "constant") -> Any:
     """Borders: one number, (sides, top and bottom) or (left, top, right, bottom). padding_mode: constant, edge, reflect or symmetric."""
     left, top, right, bottom = _borders(padding)
     modes: dict[str, Any] = {"constant": "constant", "edge": "edge", "reflect": "reflect", "symmetric": "symmetric"}
     if padding_mode not in modes:
         raise ValueError(f"[pad] expected padding_mode as one of {', '.join(modes)}, got {shown(padding_mode)}; choose one")
+    if isinstance(img, BoundingBoxes):
+        if padding_mode != "constant":
+            raise ValueError(f"[pad] Padding mode '{padding_mode}' is not supported with bounding boxes, got {padding_mode!r}; use constant")
+        height, width = img.canvas_size
+        return shifted(img, (1, left), (1, top), (height + top + bottom, width + left + right))
     if not is_tensor_image("pad", img):
         values = pixels(img)
         if min(left, top, right, bottom) < 0:
@@ -195,8 +208,11 @@ def pad(img: Any, padding: int | Sequence[int], fill: float | Sequence[float] = 
     return img.index_select(-2, rows).index_select(-1, columns)
 
 
+@geometric
 def crop(img: Any, top: int, left: int, height: int, width: int) -> Any:
     """The part from (top, left) on; what lies outside is 0."""
+    if isinstance(img, BoundingBoxes):
+        return shifted(img, (1, -left), (1, -top), (height, width))
     if not is_tensor_image("crop", img):
         return img.crop((left, top, left + width, top + height))
     _, h, w = get_dimensions(img)
@@ -207,21 +223,23 @@ def crop(img: Any, top: int, left: int, height: int, width: int) -> Any:
                       height - part.shape[-2] - max(min(-top, height), 0)])  # fmt: skip
 
 
+@geometric
 def center_crop(img: Any, output_size: int | float | Sequence[int]) -> Any:
     """The middle; a smaller image gets borders of 0."""
     sizes = _numbers_of("center_crop", "output_size", int(output_size) if isinstance(output_size, float) else output_size, 0)
     height, width = sizes[0], sizes[-1]
-    _, h, w = get_dimensions(img)
+    h, w = size_of(img)
     if width > w or height > h:
         sides = [(width - w) // 2 if width > w else 0, (height - h) // 2 if height > h else 0,
                  (width - w + 1) // 2 if width > w else 0, (height - h + 1) // 2 if height > h else 0]  # fmt: skip
         img = pad(img, sides)
-        _, h, w = get_dimensions(img)
+        h, w = size_of(img)
         if (h, w) == (height, width):
             return img
     return crop(img, round((h - height) / 2.0), round((w - width) / 2.0), height, width)
 
 
+@geometric
 def resized_crop(
     img: Any, top: int, left: int, height: int, width: int, size: Any, interpolation: Any = InterpolationMode.BILINEAR, antialias: bool | None = True
 ) -> Any:
@@ -229,6 +247,7 @@ def resized_crop(
     return resize(crop(img, top, left, height, width), size, interpolation, antialias=antialias)
 
 
+@pictures
 def five_crop(img: Any, size: int | Sequence[int]) -> tuple[Any, ...]:
     """The four corners and the middle."""
     sizes = _numbers_of("five_crop", "size", size, 0)
@@ -240,16 +259,23 @@ def five_crop(img: Any, size: int | Sequence[int]) -> tuple[Any, ...]:
     return (*(crop(img, top, left, height, width) for top, left in corners), center_crop(img, [height, width]))
 
 
+@geometric
 def hflip(img: Any) -> Any:
     """Left and right exchanged."""
+    if isinstance(img, BoundingBoxes):
+        return shifted(img, (-1, img.canvas_size[1]), (1, 0), img.canvas_size, clamp=False)
     return img.flip(-1) if is_tensor_image("hflip", img) else img.transpose(0)
 
 
+@geometric
 def vflip(img: Any) -> Any:
     """Top and bottom exchanged."""
+    if isinstance(img, BoundingBoxes):
+        return shifted(img, (1, 0), (-1, img.canvas_size[0]), img.canvas_size, clamp=False)
     return img.flip(-2) if is_tensor_image("vflip", img) else img.transpose(1)
 
 
+@pictures
 def rgb_to_grayscale(img: Any, num_output_channels: int = 1) -> Any:
     """Grey values, in 1 or 3 channels."""
     if num_output_channels not in (1, 3):
@@ -266,17 +292,20 @@ def rgb_to_grayscale(img: Any, num_output_channels: int = 1) -> Any:
     return grey.expand(*img.shape[:-3], num_output_channels, *img.shape[-2:]).clone() if num_output_channels == 3 else grey
 
 
+@pictures
 def to_grayscale(img: Any, num_output_channels: int = 1) -> Any:
     """Grey values of an image of Pillow's."""
     return rgb_to_grayscale(img, num_output_channels)
 
 
+@pictures
 def adjust_brightness(img: Any, brightness_factor: float) -> Any:
     """0 is black, 1 the image, 2 twice as bright."""
     check_factor("adjust_brightness", brightness_factor)
     return blend(img, 0.0, brightness_factor) if is_tensor_image("adjust_brightness", img) else enhanced("Brightness", img, brightness_factor)
 
 
+@pictures
 def adjust_contrast(img: Any, contrast_factor: float) -> Any:
     """0 is grey, 1 the image, 2 twice the contrast."""
     check_factor("adjust_contrast", contrast_factor)
@@ -287,6 +316,7 @@ def adjust_contrast(img: Any, contrast_factor: float) -> Any:
     return blend(img, mean, contrast_factor)
 
 
+@pictures
 def adjust_saturation(img: Any, saturation_factor: float) -> Any:
     """0 is black and white, 1 the image, 2 twice the colour."""
     check_factor("adjust_saturation", saturation_factor)
@@ -296,6 +326,7 @@ def adjust_saturation(img: Any, saturation_factor: float) -> Any:
     return img if img.shape[-3] == 1 else blend(img, rgb_to_grayscale(img), saturation_factor)
 
 
+@pictures
 def adjust_hue(img: Any, hue_factor: float) -> Any:
     """Colours turned by a part of the circle, from -0.5 to 0.5."""
     if not -0.5 <= hue_factor <= 0.5:
@@ -337,6 +368,7 @@ def _rgb(h: Tensor, s: Tensor, v: Tensor) -> Tensor:
     return T.stack([T.stack(row, 0).gather(0, index.unsqueeze(0)).squeeze(0) for row in table], -3)
 
 
+@pictures
 def gaussian_blur(img: Any, kernel_size: int | Sequence[int], sigma: float | Sequence[float] | None = None) -> Any:
     """Smoothed by a Gaussian window of odd sizes; sigma: 0.3 * ((size - 1) / 2 - 1) + 0.8 if not given."""
     sizes = listed("gaussian_blur", "kernel_size", kernel_size)
@@ -363,6 +395,7 @@ def gaussian_blur(img: Any, kernel_size: int | Sequence[int], sigma: float | Seq
     return out if img.dtype.is_floating_point else out.round().to(img.dtype)
 
 
+@pictures
 def erase(img: Any, i: int, j: int, h: int, w: int, v: Any, inplace: bool = False) -> Any:
     """The part from (i, j) on replaced by `v`."""
     if not is_tensor(img):

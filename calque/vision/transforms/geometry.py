@@ -14,7 +14,9 @@ from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.nn import functional as F
 from calque.tensor import Tensor
-from calque.vision.transforms.images import PILLOW, InterpolationMode, get_dimensions, is_tensor_image, mode_of
+from calque.vision.images import PILLOW, InterpolationMode, get_dimensions, is_tensor_image, mode_of
+from calque.vision.transforms.boxes import geometric, size_of, warped
+from calque.vision.tv_tensors import BoundingBoxes
 
 __all__ = ["affine", "perspective", "rotate"]
 
@@ -91,6 +93,14 @@ def _places(matrix: Any, height: int, width: int, left: float = 0.0, top: float 
     return tuple(np.broadcast_to(row[0] * x + row[1] * y + row[2], (height, width)) for row in matrix)  # type: ignore[return-value]
 
 
+def _forward(matrix: Any, left: float = 0.0, top: float = 0.0) -> Any:
+    """(3, 3): where each place goes, for a picture that begins at (left, top) and whose pixels come from `matrix` (2, 3) or (3, 3)."""
+    whole = np.concatenate([matrix, [[0.0, 0.0, 1.0]]]) if len(matrix) == 2 else matrix
+    back = np.array([[1.0, 0.0, -left], [0.0, 1.0, -top], [0.0, 0.0, 1.0]]) @ np.linalg.inv(whole)
+    return back / back[2, 2]
+
+
+@geometric
 def rotate(img: Any, angle: float, interpolation: Any = InterpolationMode.NEAREST, expand: bool = False, center: Any = None, fill: Any = None) -> Any:
     """Turned counter-clockwise by an angle in degrees.
 
@@ -99,9 +109,9 @@ def rotate(img: Any, angle: float, interpolation: Any = InterpolationMode.NEARES
     """
     mode, (turn,) = _mode("rotate", interpolation), _numbers("rotate", "angle", angle, 1)
     middle = None if center is None else _numbers("rotate", "center", center, 2)
-    if not is_tensor_image("rotate", img):
+    if not isinstance(img, BoundingBoxes) and not is_tensor_image("rotate", img):
         return img.rotate(turn, PILLOW[mode], expand, middle, fillcolor=_pillows("rotate", img, fill))
-    _, height, width = get_dimensions(img)
+    height, width = size_of(img)
     matrix = _inverse(middle or (width / 2, height / 2), -turn, (0, 0), 1.0, (0, 0))
     left, top, right, bottom = 0.0, 0.0, float(width), float(height)
     if expand:
@@ -111,9 +121,13 @@ def rotate(img: Any, angle: float, interpolation: Any = InterpolationMode.NEARES
         wide, tall = (np.ceil(high - 1e-4) - np.floor(low + 1e-4)).tolist()  # so much beyond the edge is rounding, no pixel
         left, top = (width - wide) / 2, (height - tall) / 2
         right, bottom = left + wide, top + tall
-    return _sampled("rotate", img, *_places(matrix, round(bottom - top), round(right - left), left, top), mode, fill)
+    rows, columns = round(bottom - top), round(right - left)
+    if isinstance(img, BoundingBoxes):
+        return warped(img, _forward(matrix, left, top), (rows, columns))
+    return _sampled("rotate", img, *_places(matrix, rows, columns, left, top), mode, fill)
 
 
+@geometric
 def affine(
     img: Any, angle: float, translate: Any, scale: float, shear: Any, interpolation: Any = InterpolationMode.NEAREST, fill: Any = None,
     center: Any = None,
@@ -125,15 +139,18 @@ def affine(
         raise ValueError(f"[affine] Argument scale should be positive, got {size}; 1.0 keeps the size")
     single = not isinstance(shear, (tuple, list)) or len(shear) == 1
     slant = [*_numbers("affine", "shear", shear, 1), 0.0] if single else _numbers("affine", "shear", shear, 2)
-    _, height, width = get_dimensions(img)
+    height, width = size_of(img)
     middle = (width / 2, height / 2) if center is None else _numbers("affine", "center", center, 2)
     matrix = _inverse(middle, turn, move, size, slant)
+    if isinstance(img, BoundingBoxes):
+        return warped(img, _forward(matrix), (height, width))
     if not is_tensor_image("affine", img):
         # Pillow asks 0 for the method of affine maps.
         return img.transform(img.size, 0, tuple(matrix.reshape(-1)), PILLOW[mode], fillcolor=_pillows("affine", img, fill))
     return _sampled("affine", img, *_places(matrix, height, width), mode, fill)
 
 
+@geometric
 def perspective(img: Any, startpoints: Any, endpoints: Any, interpolation: Any = InterpolationMode.BILINEAR, fill: Any = None) -> Any:
     """Four points of the image, (x, y) each, moved to four others, and the plane with them."""
     mode = _mode("perspective", interpolation)
@@ -147,6 +164,8 @@ def perspective(img: Any, startpoints: Any, endpoints: Any, interpolation: Any =
         a, b, c, d, e, f, g, h = np.linalg.solve(np.concatenate(rows), np.concatenate([start[:, 0], start[:, 1]])).tolist()
     except np.linalg.LinAlgError:
         raise ArgumentError(f"[perspective] expected endpoints of which no three lie on a line, got {shown(endpoints)}") from None
+    if isinstance(img, BoundingBoxes):
+        return warped(img, _forward(np.array([[a, b, c], [d, e, f], [g, h, 1.0]])), img.canvas_size)
     if not is_tensor_image("perspective", img):
         # Pillow asks 2 for the method of perspectives.
         return img.transform(img.size, 2, (a, b, c, d, e, f, g, h), PILLOW[mode], fillcolor=_pillows("perspective", img, fill))

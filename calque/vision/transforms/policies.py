@@ -12,14 +12,16 @@ from typing import Any
 
 from calque import functional as T
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError
-from calque.base.text import shown
+from calque.base.errors import ArgumentError, DTypeError
+from calque.base.text import shown, type_name
 from calque.distributions import Dirichlet
 from calque.functional.common import is_tensor
 from calque.functional.kinds import is_int
+from calque.vision.images import InterpolationMode, is_pil, most
 from calque.vision.transforms import functional as F
 from calque.vision.transforms.base import Transform, below, chance
-from calque.vision.transforms.images import InterpolationMode, most
+from calque.vision.transforms.boxes import plain
+from calque.vision.tv_tensors import BoundingBoxes, Image, Mask, TVTensor, wrap
 
 __all__ = ["AugMix", "AutoAugment", "AutoAugmentPolicy", "RandAugment", "TrivialAugmentWide"]
 
@@ -101,6 +103,7 @@ def _applied(img: Any, name: str, size: float, interpolation: Any, fill: Any) ->
 class _Policy(Transform):
     """Images of Pillow's (L or RGB), or tensors (..., 1 or 3, H, W) of uint8 or floating values from 0 to 1; all of a batch change alike."""
 
+    pixels_only = True
     bins = 31
     tones = ("Brightness", "Color", "Contrast", "Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize")
     moves = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
@@ -114,6 +117,13 @@ class _Policy(Transform):
     def extra_repr(self) -> str:
         """The settings."""
         return ", ".join(f"{key}={getattr(self, key)}" for key in self.shown)
+
+    def check_inputs(self, flat_inputs: list[Any]) -> None:
+        """Some changes move pixels and are drawn one by one, so a sample must not have boxes, masks or a second image."""
+        found = [type_name(x) for x in flat_inputs if is_pil(x) or isinstance(x, TVTensor)]
+        if any(isinstance(x, (BoundingBoxes, Mask)) for x in flat_inputs) or len(found) > 1:
+            name = type(self).__name__
+            raise DTypeError(f"[{name}] expected one image, got {', '.join(found)}, which {name} does not support; use RandomAffine and ColorJitter")
 
     def farthest(self, side: int) -> float:
         """By how many pixels of a side an image moves at most."""
@@ -162,7 +172,7 @@ class AutoAugment(_Policy):
             raise ArgumentError(f"[AutoAugment] The provided policy {shown(policy)} is not recognized; try AutoAugmentPolicy.IMAGENET")
         self.policy, self.policies = policy, _pairs(policy)
 
-    def forward(self, img: Any) -> Any:
+    def transform(self, img: Any, params: dict[str, Any]) -> Any:
         """The image after two changes at most."""
         for name, share, step in self.policies[below(len(self.policies))]:
             drawn, negative = chance(), below(2) == 0
@@ -187,7 +197,7 @@ class RandAugment(_Policy):
             raise ArgumentError(f"[RandAugment] expected magnitude from 0 to {last}, got {shown(magnitude)}; raise num_magnitude_bins")
         self.magnitude = magnitude
 
-    def forward(self, img: Any) -> Any:
+    def transform(self, img: Any, params: dict[str, Any]) -> Any:
         """The image after the changes."""
         for _ in range(self.num_ops):
             name = self.names[below(len(self.names))]
@@ -209,7 +219,7 @@ class TrivialAugmentWide(_Policy):
         """By how many pixels an image moves at most."""
         return 32.0
 
-    def forward(self, img: Any) -> Any:
+    def transform(self, img: Any, params: dict[str, Any]) -> Any:
         """The image after the change."""
         name, step = self.names[below(len(self.names))], below(self.num_magnitude_bins)
         return self.one(img, name, self.strength(name, step, self.num_magnitude_bins, img), below(2) == 0)
@@ -243,9 +253,9 @@ class AugMix(_Policy):
         """By how many pixels of a side an image moves at most."""
         return side / 3.0
 
-    def forward(self, img: Any) -> Any:
+    def transform(self, img: Any, params: dict[str, Any]) -> Any:
         """The mixture."""
-        first = img if is_tensor(img) else F.pil_to_tensor(img)
+        first = plain(img) if is_tensor(img) else F.pil_to_tensor(img)
         kind = first.dtype if first.dtype.is_floating_point else dt.float32
         samples = first.shape[0] if first.ndim > 3 else 1
         form = (samples, *[1] * (max(first.ndim, 4) - 1))
@@ -265,4 +275,6 @@ class AugMix(_Policy):
         out = mixed.reshape(first.shape)
         if not first.dtype.is_floating_point:
             out = out.clamp(0, most(first)).to(first.dtype)
-        return out if is_tensor(img) else F.to_pil_image(out, img.mode)
+        if not is_tensor(img):
+            return F.to_pil_image(out, img.mode)
+        return wrap(out, like=img) if isinstance(img, Image) else out

@@ -14,9 +14,10 @@ from calque.base.errors import ArgumentError, DTypeError
 from calque.base.text import shown
 from calque.functional.common import is_tensor
 from calque.tensor import Tensor
+from calque.vision.images import check_colours, is_tensor_image
 from calque.vision.transforms import functional as F
-from calque.vision.transforms.base import Sometimes, between, limits
-from calque.vision.transforms.images import check_colours, is_tensor_image
+from calque.vision.transforms.base import Sometimes, between, common_size, limits
+from calque.vision.tv_tensors import Image, wrap
 
 __all__ = ["RandomLighting", "RandomReflection"]
 
@@ -64,7 +65,9 @@ def _with_colours(op: str, img: Any, change: Callable[[Tensor], Tensor]) -> Any:
     found = change(linear).clamp(0.0, 1.0)
     out = T.where(found <= 0.0031308, found * 12.92, 1.055 * found.clamp(min=0.0031308) ** (1 / 2.4) - 0.055)
     out = out if tensor.dtype.is_floating_point else (out * 255).round().to(tensor.dtype)
-    return out if is_tensor(img) else F.to_pil_image(out)
+    if not is_tensor(img):
+        return F.to_pil_image(out)
+    return wrap(out, like=img) if isinstance(img, Image) else out
 
 
 class RandomLighting(Sometimes):
@@ -82,6 +85,7 @@ class RandomLighting(Sometimes):
     True
     """
 
+    pixels_only = True
     shown = ("temperature", "brightness", "slope", "p")
 
     def __init__(self, temperature: Any = (2700, 10000), brightness: Any = (0.6, 1.5), slope: float = 0.3, p: float = 0.5) -> None:
@@ -90,20 +94,23 @@ class RandomLighting(Sometimes):
         self.brightness = _range("RandomLighting", "brightness", brightness, 0.01, 100.0)
         self.slope = _range("RandomLighting", "slope", slope, 0.0, 1.0)[1]
 
-    def change(self, img: Any) -> Any:
-        """What is done."""
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        """The temperature, and the light `(height, width)`."""
         kelvin = 1.0 / between(1.0 / self.temperature[1], 1.0 / self.temperature[0])
         light = math.exp(between(*map(math.log, self.brightness)))
         angle, slope = between(0.0, 2 * math.pi), between(0.0, self.slope)
-        _, height, width = F.get_dimensions(img)
+        height, width = common_size("RandomLighting", flat_inputs)
         x, y = np.linspace(-0.5, 0.5, width)[None, :], np.linspace(-0.5, 0.5, height)[:, None]
-        falling = light * (1.0 + slope * (math.cos(angle) * x + math.sin(angle) * y))
+        return {"kelvin": kelvin, "light": light * (1.0 + slope * (math.cos(angle) * x + math.sin(angle) * y))}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        """What is done."""
 
         def lit(colours: Tensor) -> Tensor:
-            gains = _gains(kelvin).reshape(3, 1, 1) if colours.shape[-3] == 3 else 1.0
-            return colours * T.tensor(gains * falling).to(colours.dtype)
+            gains = _gains(params["kelvin"]).reshape(3, 1, 1) if colours.shape[-3] == 3 else 1.0
+            return colours * T.tensor(gains * params["light"]).to(colours.dtype)
 
-        return _with_colours("RandomLighting", img, lit)
+        return _with_colours("RandomLighting", inpt, lit)
 
 
 class RandomReflection(Sometimes):
@@ -120,6 +127,7 @@ class RandomReflection(Sometimes):
     (True, True)
     """
 
+    pixels_only = True
     shown = ("strength", "size", "count", "p")
 
     def __init__(self, strength: Any = (0.3, 0.9), size: Any = (0.05, 0.35), count: int = 2, p: float = 0.5) -> None:
@@ -128,9 +136,9 @@ class RandomReflection(Sometimes):
         self.size = _range("RandomReflection", "size", size, 0.001, 10.0)
         self.count = int(_range("RandomReflection", "count", count, 1, 100)[1])
 
-    def change(self, img: Any) -> Any:
-        """What is done."""
-        _, height, width = F.get_dimensions(img)
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        """The share `(height, width)` of the surface's own light that is left."""
+        height, width = common_size("RandomReflection", flat_inputs)
         x, y = (np.arange(width) + 0.5)[None, :], (np.arange(height) + 0.5)[:, None]
         left = np.ones((height, width))  # the share of the surface's own light
         for _ in range(1 + int(between(0.0, self.count)) if self.count > 1 else 1):
@@ -140,4 +148,9 @@ class RandomReflection(Sometimes):
             along, beside = across * math.cos(angle) + down * math.sin(angle), down * math.cos(angle) - across * math.sin(angle)
             far = (along / long) ** 2 + (beside / wide) ** 2
             left *= 1.0 - between(*self.strength) * np.exp(-(far**2))  # flat in the middle, with an edge that is soft
-        return _with_colours("RandomReflection", img, lambda colours: 1.0 - (1.0 - colours) * T.tensor(left).to(colours.dtype))
+        return {"left": left}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        """What is done."""
+        left = T.tensor(params["left"])
+        return _with_colours("RandomReflection", inpt, lambda colours: 1.0 - (1.0 - colours) * left.to(colours.dtype))

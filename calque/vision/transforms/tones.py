@@ -12,7 +12,8 @@ from calque.base.text import shown
 from calque.functional.kinds import is_int
 from calque.nn import functional as F
 from calque.tensor import Tensor
-from calque.vision.transforms.images import blend, check_colours, check_factor, enhanced, is_tensor_image, most
+from calque.vision.images import blend, check_colours, check_factor, enhanced, is_tensor_image, most
+from calque.vision.transforms.boxes import pictures
 
 __all__ = ["adjust_sharpness", "autocontrast", "equalize", "invert", "posterize", "solarize"]
 
@@ -22,6 +23,7 @@ def _ops(what: str) -> Any:
     return need("PIL.ImageOps", "pillow", "vision", what)
 
 
+@pictures
 def invert(img: Any) -> Any:
     """White is black."""
     if not is_tensor_image("invert", img):
@@ -29,6 +31,7 @@ def invert(img: Any) -> Any:
     return 1.0 - img if img.dtype.is_floating_point else dt.IInfo(img.dtype).max - img
 
 
+@pictures
 def posterize(img: Any, bits: int) -> Any:
     """Values of only so many bits, 0 to 8; of floating values as many levels."""
     if not is_int(bits) or not 0 <= bits <= 8:
@@ -43,6 +46,7 @@ def posterize(img: Any, bits: int) -> Any:
     return img & (256 - (1 << (8 - bits))) if bits else T.zeros_like(img)
 
 
+@pictures
 def solarize(img: Any, threshold: float) -> Any:
     """Values from the threshold on inverted."""
     if not is_tensor_image("solarize", img):
@@ -52,6 +56,7 @@ def solarize(img: Any, threshold: float) -> Any:
     return T.where(img >= threshold, invert(img), img)
 
 
+@pictures
 def autocontrast(img: Any) -> Any:
     """The values of each channel spread from its lowest at 0 to its highest at the top; a channel of one value stays as it is."""
     if not is_tensor_image("autocontrast", img):
@@ -65,6 +70,7 @@ def autocontrast(img: Any) -> Any:
     return T.where(flat, values, out).to(img.dtype)
 
 
+@pictures
 def equalize(img: Any) -> Any:
     """The values of each channel moved so that all are as frequent; floating ones in 256 steps."""
     if not is_tensor_image("equalize", img):
@@ -88,6 +94,7 @@ def equalize(img: Any) -> Any:
     return out.to(dt.uint8).reshape(img.shape)
 
 
+@pictures
 def adjust_sharpness(img: Any, sharpness_factor: float) -> Any:
     """0 is smoothed, 1 the image, 2 sharper."""
     check_factor("adjust_sharpness", sharpness_factor)

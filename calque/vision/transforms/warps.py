@@ -6,9 +6,9 @@ from typing import Any
 
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
+from calque.vision.images import InterpolationMode
 from calque.vision.transforms import functional as F
-from calque.vision.transforms.base import Sometimes, Transform, below, between, limits
-from calque.vision.transforms.images import InterpolationMode
+from calque.vision.transforms.base import Sometimes, Transform, below, between, common_size, fill_of, limits
 
 
 def _inside(owner: str, name: str, value: Any, low: float, high: float) -> tuple[float, float]:
@@ -51,9 +51,9 @@ class RandomAffine(Transform):
             self.shear = None if shear is None else (-shear, shear) if isinstance(shear, (int, float)) else limits("RandomAffine", "shear", shear)
         self.interpolation, self.fill, self.center = interpolation, fill, center
 
-    def forward(self, img: Any) -> Any:
-        """The image, moved."""
-        _, height, width = F.get_dimensions(img)
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        """How the image is moved."""
+        height, width = common_size("RandomAffine", flat_inputs)
         angle, move, size, slant = between(*self.degrees), [0, 0], 1.0, [0.0, 0.0]
         if self.translate is not None:
             wide, tall = self.translate[0] * width, self.translate[1] * height
@@ -62,7 +62,11 @@ class RandomAffine(Transform):
             size = between(*self.scale)
         if self.shear is not None:
             slant = [between(*self.shear[:2]), between(*self.shear[2:]) if len(self.shear) == 4 else 0.0]
-        return F.affine(img, angle, move, size, slant, self.interpolation, self.fill, self.center)
+        return {"move": (angle, move, size, slant)}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        """The image, moved."""
+        return F.affine(inpt, *params["move"], self.interpolation, fill_of(self.fill, inpt), self.center)
 
 
 class RandomPerspective(Sometimes):
@@ -81,60 +85,73 @@ class RandomPerspective(Sometimes):
         start = [[0, 0], [right, 0], [right, bottom], [0, bottom]]
         return start, [[abs(x - below(far_x)), abs(y - below(far_y))] for x, y in start]
 
-    def change(self, img: Any) -> Any:
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        """Where the corners go."""
+        height, width = common_size("RandomPerspective", flat_inputs)
+        return {"points": self.get_params(width, height, self.distortion_scale)}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         """What is done."""
-        _, height, width = F.get_dimensions(img)
-        start, end = self.get_params(width, height, self.distortion_scale)
-        return F.perspective(img, start, end, self.interpolation, self.fill)
+        return F.perspective(inpt, *params["points"], self.interpolation, fill_of(self.fill, inpt))
 
 
 class RandomPosterize(Sometimes):
     """`functional.posterize` with a probability."""
 
+    pixels_only = True
+
     def __init__(self, bits: int, p: float = 0.5) -> None:
         super().__init__(p)
         self.bits = bits
 
-    def change(self, img: Any) -> Any:
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         """What is done."""
-        return F.posterize(img, self.bits)
+        return F.posterize(inpt, self.bits)
 
 
 class RandomSolarize(Sometimes):
     """`functional.solarize` with a probability."""
 
+    pixels_only = True
+
     def __init__(self, threshold: float, p: float = 0.5) -> None:
         super().__init__(p)
         self.threshold = threshold
 
-    def change(self, img: Any) -> Any:
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         """What is done."""
-        return F.solarize(img, self.threshold)
+        return F.solarize(inpt, self.threshold)
 
 
 class RandomAdjustSharpness(Sometimes):
     """`functional.adjust_sharpness` with a probability."""
 
+    pixels_only = True
+
     def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
         super().__init__(p)
         self.sharpness_factor = sharpness_factor
 
-    def change(self, img: Any) -> Any:
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         """What is done."""
-        return F.adjust_sharpness(img, self.sharpness_factor)
+        return F.adjust_sharpness(inpt, self.sharpness_factor)
 
 
 class RandomAutocontrast(Sometimes):
     """`functional.autocontrast` with a probability."""
 
-    def change(self, img: Any) -> Any:
+    pixels_only = True
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         """What is done."""
-        return F.autocontrast(img)
+        return F.autocontrast(inpt)
 
 
 class RandomEqualize(Sometimes):
     """`functional.equalize` with a probability."""
 
-    def change(self, img: Any) -> Any:
+    pixels_only = True
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         """What is done."""
-        return F.equalize(img)
+        return F.equalize(inpt)
