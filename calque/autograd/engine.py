@@ -443,7 +443,10 @@ def running_pass() -> Any:
 
 
 def _reaches(roots: Sequence[tuple[Any, Any]], wanted: set[int]) -> set[int]:
-    """Ids of targets from which some wanted target can be reached (iterative depth-first search)."""
+    """Ids of targets from which some wanted target can be reached (iterative depth-first search). What a call finds in the history of its arguments,
+    or does not find there, is no part of a recording: the next call may come with another history."""
+    capture = local.state.capture
+    oldest = 0 if capture is None else capture.oldest
     reaches: set[int] = set()
     state: dict[int, int] = {}
     stack: list[Any] = [root for root, _ in roots]
@@ -453,7 +456,10 @@ def _reaches(roots: Sequence[tuple[Any, Any]], wanted: set[int]) -> set[int]:
         if state.get(key) == 2:
             stack.pop()
             continue
-        children = [] if isinstance(item, Tensor) else _targets(item)
+        # Nothing behind the only wanted one leads to it.
+        children = [] if isinstance(item, Tensor) or (key in wanted and len(wanted) == 1) else _targets(item)
+        if children and item.number < oldest:
+            abort("looks for gradients in the history of an argument or of a tensor that it reaches")
         if key not in state:
             state[key] = 1
             stack.extend(c for c in children if id(c) not in state)

@@ -20,7 +20,7 @@ from calque.functional.options import filled, held, size_of
 from calque.functional.views import expand
 from calque.functional.writing import check_target
 from calque.record.recorder import Trace, local
-from calque.tensor import Tensor, function_node, wrap
+from calque.tensor import Tensor, constant, function_node, wrap
 
 _WIDEST = (dt.bool_, dt.int64, dt.float64, dt.complex128)  # what a number is written by, of each category
 
@@ -49,14 +49,22 @@ def copy_(input: Tensor, other: Operand, non_blocking: bool = False) -> Tensor:
                 "the sizes must match or be 1, aligned from the right"
             ) from None
     check_target("copy_", input)
-    if value is other and other._grad_fn is not None and local.state.grad:
-        value = wrap(other._storage, other._layout)  # hooks of the copy are not those of what was copied
-        value._grad_fn, value._requires_grad = function_node("CopyBackwards", (other,), (other._layout,), _same), True
-    return assign(input, value)
+    return assign(input, _over(input, value, value is other and other._grad_fn is not None))
+
+
+def _over(target: Tensor, value: Tensor, own: bool = False) -> Tensor:
+    """A value that is written over `target` whole: as in PyTorch what was there before gets a gradient too, of zeros. `own`: the value needs a node
+    of its own in any case, as hooks of the copy are not those of what was copied."""
+    gone = target if target._base is None and target._grad_fn is not None else None
+    if not (local.state.grad and value._requires_grad and (own or gone is not None)):
+        return value
+    fresh = wrap(value._storage, value._layout)
+    fresh._grad_fn, fresh._requires_grad = function_node("CopyBackwards", (value, gone), (value._layout,), _same), True
+    return fresh
 
 
 def _same(node: Any, grads: Any) -> tuple[Any, ...]:
-    return (grads[0],)
+    return grads[0], None if node.next[1] is None else constant(0.0, grads[0]._layout)
 
 
 def filling(input: Tensor, value: Any, op: str) -> Tensor:
@@ -83,7 +91,7 @@ def fill_(input: Tensor, value: Any) -> Tensor:
     tensor([2., 2., 2.])
     """
     check_target("fill_", input)
-    return assign(input, filling(input, value, "fill_"))
+    return assign(input, _over(input, filling(input, value, "fill_")))
 
 
 @public()

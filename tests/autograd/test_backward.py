@@ -366,6 +366,19 @@ def test_a_copy_has_a_history_of_its_own() -> None:
     assert (x.grad.tolist(), y.grad.tolist(), z.grad.tolist()) == ([62.0, 62.0], [30.0, 30.0], [31.0, 31.0])
 
 
+def test_what_is_written_over_whole_has_a_gradient_of_zeros() -> None:
+    """As in PyTorch: an optimizer goes on with its momentum where `.grad` is zero, and leaves alone where there is none."""
+    value = calque.tensor([3.0, 4.0], requires_grad=True)
+    writes = [lambda x: x.copy_(value), lambda x: x.copy_(value.detach()), lambda x: x.fill_(value[0]), lambda x: x.fill_(1.0), lambda x: x.zero_()]
+    for write in writes:
+        leaf = calque.tensor([1.0, 2.0], requires_grad=True)
+        x = leaf * 2
+        write(x)
+        (x * 3).sum().backward()
+        assert leaf.grad is not None and leaf.grad.tolist() == [0.0, 0.0]
+    assert value.grad.tolist() == [3.0 + 6.0, 3.0]
+
+
 @pytest.mark.parametrize("at_leaf", [True, False])
 @pytest.mark.parametrize(
     ("result", "kind", "text"),

@@ -526,3 +526,26 @@ def test_gradients_of_leaves_and_of_results_as_arguments() -> None:
             function(w, base * 2.0, x).sum().backward()
             found.append((w.grad.tolist(), base.grad.tolist(), w.tolist()))
         assert found[0] == found[1]
+
+
+def test_gradients_that_may_come_from_the_history_of_an_argument() -> None:
+    """`w` is reached through the argument in some calls and not in others: what a call found there, or did not find, is no part of a recording."""
+    w = calque.tensor([1.0, 2.0, 3.0], requires_grad=True)
+
+    def slopes(x: Any) -> Any:
+        return calque.autograd.grad((x.sum() * w * w).sum(), w, create_graph=True)[0]
+
+    def own(x: Any) -> Any:  # what is behind `x` does not matter to the gradient of `x`
+        return calque.autograd.grad((x * x * w).sum(), x)[0]
+
+    for function, refused in ((slopes, "in the history of an argument"), (own, "")):
+        again, found = calque.compile(function), []
+
+        def check(again: Any = again, function: Any = function, found: Any = found) -> None:
+            for k in range(12):
+                leaf = calque.full((3,), float(k), requires_grad=True)
+                x = w * leaf if k % 4 == 3 else leaf * 1.0
+                found.append((again(x).tolist(), function(x).tolist()))
+
+        assert refused in reasons(check) and (replays(check) > 0) != bool(refused)
+        assert all(a == b for a, b in found)
