@@ -30,6 +30,7 @@ from calque.distributed.collectives import all_reduce, as_bytes, require_tensor
 from calque.distributed.ddp import by_dtype, copy_from, require_the_same
 from calque.distributed.exchange import exchange, flat, values_of
 from calque.distributed.group import ProcessGroup, ReduceOp
+from calque.distributed.owners import OWNING, elsewhere, owned
 from calque.distributed.weights import tensors_of
 from calque.distributed.world import group_of
 from calque.functional.creation import tensor
@@ -102,8 +103,12 @@ class Part:
     def whole(self, part: Any) -> Any:
         """See `Share`."""
         layout = dense_layout(self.shape, part._layout.dtype, part._layout.device)
-        (made,), _ = _call(self.pg, "whole parameter", [part], [layout], lambda arrays: [self.gathered(arrays[0])], part._layout.dtype.name)
-        return wrap(made, made.layout)
+        (made,), task = _call(self.pg, "whole parameter", [part], [layout], lambda arrays: [self.gathered(arrays[0])], part._layout.dtype.name)
+        if OWNING.owners is None:
+            return wrap(made, made.layout)
+        owner = OWNING.owners.next(layout.nbytes)
+        task.wait()  # one at a time, and of others only the shape is kept
+        return owned(wrap(made, made.layout), owner) if owner == OWNING.owners.rank else elsewhere(self.shape, layout.dtype, owner)
 
     @no_grad()
     def part(self, whole: Any) -> Any:

@@ -9,11 +9,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from calque.base import dtypes
 from calque.base.errors import ArgumentError, DistributedError
 from calque.base.text import shown
 from calque.distributed.ddp import by_dtype, copy_from
 from calque.distributed.objects import all_gather_object
+from calque.distributed.owners import OWNING, elsewhere, owned
 from calque.distributed.world import group_of
+from calque.functional.common import is_tensor
 from calque.optim.optimizer import Optimizer
 from calque.replay.effects import gradients_matter
 
@@ -106,13 +109,39 @@ class ZeroRedundancyOptimizer(Optimizer):
             self._whole = {"state": {key: states[key] for key in sorted(states)}, "param_groups": mine["param_groups"]}
 
     def state_dict(self) -> dict[str, Any]:
-        """What `consolidate_state_dict` has collected here."""
+        """What `consolidate_state_dict` has collected here; inside `checkpoint.save` each rank's own share, and of the others' the shapes."""
+        if OWNING.owners is not None:
+            return self._shared()
         if self._whole is None:
             raise RuntimeError(
                 "[ZeroRedundancyOptimizer] expected consolidate_state_dict() before state_dict(), on all ranks, and after the last step; this rank "
                 f"{self.process_group.own} has only its own share"
             )
         return self._whole
+
+    def _shared(self) -> dict[str, Any]:
+        mine, rank = self.optim.state_dict(), self.process_group.rank()
+        said = {
+            key: {name: [list(v.shape), v.dtype.name] if is_tensor(v) else v for name, v in values.items()} for key, values in mine["state"].items()
+        }
+        found: list[Any] = [None] * self.process_group.size()
+        all_gather_object(found, said, self.process_group)
+        states: dict[Any, Any] = {}
+        for owner, part in enumerate(found):
+            for key, values in part.items():
+                own = mine["state"].get(key) if owner == rank else None
+                states[key] = {name: self._entry(owner, value, own and own[name]) for name, value in values.items()}
+        return {"state": {key: states[key] for key in sorted(states)}, "param_groups": mine["param_groups"]}
+
+    def _entry(self, owner: int, said: Any, own: Any) -> Any:
+        """One number or tensor of a state, as its owner described it."""
+        if not isinstance(said, list):
+            return said
+        shape, dtype = said
+        made = elsewhere(shape, getattr(dtypes, dtype), owner) if own is None else owned(own.detach(), owner)
+        assert OWNING.owners is not None
+        OWNING.owners.take(owner, made._layout.nbytes)
+        return made
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a whole state dict; each rank keeps its share."""

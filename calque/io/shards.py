@@ -12,7 +12,7 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from calque.base.errors import ArgumentError, CheckpointError
@@ -31,39 +31,70 @@ _PART = r"-[0-9a-f]{12}-\d{5}-of-\d{5}\.safetensors"
 def write_shards(path: str, flat: Flat, shard_size: int) -> None:
     """Write several files of at most `shard_size` bytes (or of one tensor) under names that are new, and then their index, in one step: until then
     the checkpoint before it is whole, and afterwards its files are removed."""
-    if isinstance(shard_size, bool) or not isinstance(shard_size, int) or shard_size < 1:
-        raise ArgumentError(f"[save] expected shard_size as an int of bytes above 0, got {shown(shard_size)}; 2**30 is one GiB")
-    path = os.path.realpath(path)
-    folder, stem = os.path.dirname(path), os.path.basename(path).removesuffix(".index.json").removesuffix(".safetensors")
-    groups: list[dict[str, Array]] = [{}]
-    room = shard_size
-    for name, array in flat.arrays.items():
-        if groups[-1] and array.nbytes > room:
-            groups.append({})
-            room = shard_size
-        groups[-1][name] = array
-        room -= array.nbytes
-    token, places, written = os.urandom(6).hex(), dict[str, str](), list[str]()
-    before = _named(path)
+    shards = Shards(path, flat, shard_size, os.urandom(6).hex())
     try:
-        for k, group in enumerate(groups, 1):
-            file = f"{stem}-{token}-{k:05d}-of-{len(groups):05d}.safetensors"
-            part = flatten(dict(group))
-            write_file(os.path.join(folder, file), plan(part.arrays, part.structure), part.arrays)
-            written.append(file)
-            places.update(dict.fromkeys(group, file))
-        metadata = {"total_size": sum(a.nbytes for a in flat.arrays.values()), "calque": flat.structure, "crc32": _crc(flat.structure, places)}
+        shards.write(0)
+        shards.finish()
+    except BaseException:
+        shards.discard()
+        raise
+
+
+class Shards:
+    """A checkpoint that is being written, by one process or by several that hold different tensors of it.
+
+    owners: the process of each tensor, 0 for those that are not there. All processes know all names, sizes and owners, so that they number the files
+    alike; of the arrays only their own ones must have their values. `token`: in the names of the files, the same everywhere.
+    """
+
+    def __init__(self, path: str, flat: Flat, shard_size: int, token: str, owners: Mapping[str, int] | None = None) -> None:
+        if isinstance(shard_size, bool) or not isinstance(shard_size, int) or shard_size < 1:
+            raise ArgumentError(f"[save] expected shard_size as an int of bytes above 0, got {shown(shard_size)}; 2**30 is one GiB")
+        self.path, self.flat = os.path.realpath(path), flat
+        self.folder = os.path.dirname(self.path)
+        self.stem = os.path.basename(self.path).removesuffix(".index.json").removesuffix(".safetensors")
+        whose = owners or {}
+        groups: list[tuple[int, dict[str, Array]]] = []
+        for owner in sorted({whose.get(name, 0) for name in flat.arrays} or {0}):
+            groups.append((owner, {}))
+            room = shard_size
+            for name, array in flat.arrays.items():
+                if whose.get(name, 0) == owner:
+                    if groups[-1][1] and array.nbytes > room:
+                        groups.append((owner, {}))
+                        room = shard_size
+                    groups[-1][1][name] = array
+                    room -= array.nbytes
+        self.files = {f"{self.stem}-{token}-{k:05d}-of-{len(groups):05d}.safetensors": group for k, group in enumerate(groups, 1)}
+
+    def write(self, owner: int) -> None:
+        """Write the files of one process."""
+        for file, (whose, group) in self.files.items():
+            if whose == owner:
+                part = flatten(dict(group))
+                write_file(os.path.join(self.folder, file), plan(part.arrays, part.structure), part.arrays)
+
+    def finish(self) -> None:
+        """Write the index, when all files are there, and remove those of the checkpoint before."""
+        lost = [file for file in self.files if not os.path.isfile(os.path.join(self.folder, file))]
+        if lost:
+            raise CheckpointError(f"[save] {self.folder!r} does not hold {lost[0]!r}, which a process wrote; give a folder that all of them share")
+        places = {name: file for file, (_, group) in self.files.items() for name in group}
+        places = {name: places[name] for name in self.flat.arrays}
+        structure, before = self.flat.structure, _named(self.path)
+        metadata = {"total_size": sum(a.nbytes for a in self.flat.arrays.values()), "calque": structure, "crc32": _crc(structure, places)}
         text = (json.dumps({"metadata": metadata, "weight_map": places}, indent=1) + "\n").encode()
 
         def content(file: Any) -> None:
             file.write(text)
 
-        write_whole(path, len(text), content)
-    except BaseException:
-        if not set(written) & _named(path):
-            _remove(folder, written)
-        raise
-    _remove(folder, before | _abandoned(folder, stem, set(written)))
+        write_whole(self.path, len(text), content)
+        _remove(self.folder, before | _abandoned(self.folder, self.stem, set(self.files)))
+
+    def discard(self) -> None:
+        """Remove the files, unless the index names them."""
+        if not set(self.files) & _named(self.path):
+            _remove(self.folder, self.files)
 
 
 def remove_shards(path: str) -> None:
