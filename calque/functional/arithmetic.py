@@ -26,6 +26,7 @@ from calque.functional.common import (
     operand,
     prim,
     require_real,
+    require_some_tensor,
     require_tensors,
     result_dtype,
 )
@@ -38,7 +39,7 @@ from calque.ops.opdef import get
 from calque.record.live import LiveFloat
 from calque.record.outputs import stored
 from calque.record.recorder import add_check, local
-from calque.tensor import Tensor, binary, record, slot_of, unary, upload_known, wrap
+from calque.tensor import TENSOR_TYPES, Tensor, binary, record, slot_of, unary, upload_known, wrap
 
 Binary = Callable[[Any, Any], Any]
 
@@ -74,8 +75,12 @@ def _general(name: str, rule: Callable[[Any, Any], dt.DType], check: Callable[..
     def fallback(a: Any, b: Any) -> Any:
         if arrays:
             a, b = as_operand(a), as_operand(b)
+            if op.commutative and is_scalar(a):  # of `Tensor.__radd__(1, x)`: an operator itself has its tensor in front
+                require_tensors(f"__{name}__", a)
         if not (is_tensor(a) or is_scalar(a)) or not (is_tensor(b) or is_scalar(b)):
             return NotImplemented
+        if name not in NUMBERS:
+            require_some_tensor(name, a, b)
         try:
             dtype = rule(a, b)
         except NotDense as asked:
@@ -89,6 +94,7 @@ def _general(name: str, rule: Callable[[Any, Any], dt.DType], check: Callable[..
     return fallback
 
 
+NUMBERS = ("add", "sub", "mul", "div", "floor_divide")  # what PyTorch computes of two numbers, too
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
@@ -227,6 +233,13 @@ def call(name: str, function: Binary, a: Any, b: Any) -> Any:
     return result
 
 
+def _of_tensor(name: str, function: Binary, a: Any, b: Any, both: bool = False) -> Any:
+    """`call` of a function whose first operand, or of which both, may be no number."""
+    if a.__class__ not in TENSOR_TYPES or both and b.__class__ not in TENSOR_TYPES:
+        require_tensors(name, *(a, b)[: 1 + both])
+    return call(name, function, a, b)
+
+
 # ----------------------------------------------------------------------------------------------------------- arithmetic
 
 
@@ -286,6 +299,7 @@ def sub(input: Operand, other: Operand, _: Any = None, *, alpha: Any = 1, out: T
 @public()
 def rsub(input: Operand, other: Operand, *, alpha: Any = 1) -> Tensor:
     """`other - alpha * input`, broadcast."""
+    require_tensors("rsub", input)
     return _scaled("rsub", _sub, other, input, alpha)
 
 
@@ -350,7 +364,7 @@ def remainder(input: Operand, other: Operand) -> Tensor:
 @public(in_place="method", out=True)
 def fmod(input: Operand, other: Operand) -> Tensor:
     """Remainder with the dividend's sign (C's `fmod`), broadcast; ZeroDivisionError for an integer modulo zero."""
-    return call("fmod", _fmod, input, other)
+    return _of_tensor("fmod", _fmod, input, other)
 
 
 def power(input: Any, exponent: Any, general: Binary = OPERATORS[_pow]) -> Any:
@@ -427,33 +441,31 @@ def abs(input: Tensor) -> Tensor:
     return _abs(input)
 
 
-
-
 # ---------------------------------------------------------------------------------------------------------- comparisons
 
 
 @public("less", in_place="method", out=True)
 def lt(input: Operand, other: Operand) -> Tensor:
     """`input < other` as bool, broadcast."""
-    return call("lt", _lt, input, other)
+    return _of_tensor("lt", _lt, input, other)
 
 
 @public("less_equal", in_place="method", out=True)
 def le(input: Operand, other: Operand) -> Tensor:
     """`input <= other` as bool, broadcast."""
-    return call("le", _le, input, other)
+    return _of_tensor("le", _le, input, other)
 
 
 @public("greater", in_place="method", out=True)
 def gt(input: Operand, other: Operand) -> Tensor:
     """`input > other` as bool, broadcast."""
-    return call("gt", _gt, input, other)
+    return _of_tensor("gt", _gt, input, other)
 
 
 @public("greater_equal", in_place="method", out=True)
 def ge(input: Operand, other: Operand) -> Tensor:
     """`input >= other` as bool, broadcast."""
-    return call("ge", _ge, input, other)
+    return _of_tensor("ge", _ge, input, other)
 
 
 @public(in_place="method", out=True)
@@ -464,15 +476,13 @@ def eq(input: Operand, other: Operand) -> Tensor:
     >>> calque.eq(calque.tensor([1, 2]), 2)
     tensor([False,  True])
     """
-    return call("eq", _eq, input, other)
+    return _of_tensor("eq", _eq, input, other)
 
 
 @public("not_equal", in_place="method", out=True)
 def ne(input: Operand, other: Operand) -> Tensor:
     """`input != other` as bool, broadcast."""
-    return call("ne", _ne, input, other)
-
-
+    return _of_tensor("ne", _ne, input, other)
 
 
 @public(out=True)
@@ -483,18 +493,18 @@ def maximum(input: Operand, other: Operand) -> Tensor:
     >>> calque.maximum(calque.tensor([1, 5]), calque.tensor([3, 2]))
     tensor([3, 5])
     """
-    return call("maximum", _maximum, input, other)
+    return _of_tensor("maximum", _maximum, input, other, both=True)
 
 
 @public(out=True)
 def minimum(input: Operand, other: Operand) -> Tensor:
     """Smaller of two, broadcast; NaN if either is NaN. Equal operands share the gradient."""
-    return call("minimum", _minimum, input, other)
+    return _of_tensor("minimum", _minimum, input, other, both=True)
 
 
 def _ignoring_nan(name: str, function: Binary, wins: Binary, a: Any, b: Any) -> Tensor:
     """The first operand where it wins or the other is NaN, so that it has the whole gradient of equal ones, as in PyTorch."""
-    best = call(name, function, a, b)
+    best = _of_tensor(name, function, a, b, both=True)
     dtype = result_dtype(a, b)
     if dtype.category != 2:
         return best
@@ -527,19 +537,19 @@ def truth(x: Any) -> Any:
 @public(in_place="method", out=True)
 def logical_and(input: Operand, other: Operand) -> Tensor:
     """Whether both are non-zero, broadcast; any dtype -> bool."""
-    return call("logical_and", _and, truth(input), truth(other))
+    return _of_tensor("logical_and", _and, truth(input), truth(other), both=True)
 
 
 @public(in_place="method", out=True)
 def logical_or(input: Operand, other: Operand) -> Tensor:
     """Whether either is non-zero, broadcast; any dtype -> bool."""
-    return call("logical_or", _or, truth(input), truth(other))
+    return _of_tensor("logical_or", _or, truth(input), truth(other), both=True)
 
 
 @public(in_place="method", out=True)
 def logical_xor(input: Operand, other: Operand) -> Tensor:
     """Whether exactly one is non-zero, broadcast; any dtype -> bool."""
-    return call("logical_xor", _xor, truth(input), truth(other))
+    return _of_tensor("logical_xor", _xor, truth(input), truth(other), both=True)
 
 
 @public(in_place="method", out=True)

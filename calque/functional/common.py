@@ -77,6 +77,12 @@ def require_tensors(op: str, *values: Any) -> None:
             raise DTypeError(f"[{op}] expected a Tensor, got {type_name(x)}; {how_to_pass(x)}")
 
 
+def require_some_tensor(op: str, *values: Any) -> None:
+    """Raise if all are numbers, of which PyTorch makes no tensor unless the function is arithmetic."""
+    if not any(is_tensor(x) for x in values) and all(is_scalar(x) for x in values):
+        raise DTypeError(f"[{op}] expected a Tensor among the operands, got {' and '.join(type_name(x) for x in values)}; use calque.tensor(...)")
+
+
 def require_real(op: str, *values: Any) -> None:
     """Raise if any operand is complex: for functions made of others that are defined for complex numbers, where these are not."""
     found = [x._layout.dtype if is_tensor(x) else dt.of_scalar(x) for x in values if is_tensor(x) or isinstance(x, complex)]

@@ -27,6 +27,7 @@ _UNARY = (
     "log2", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
 )  # fmt: skip
 _BINARY = ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "clamp_max", "clamp_min")
+_MEANING = {"maximum": "clamp_min", "minimum": "clamp_max"}  # as PyTorch's lists, which take numbers where its functions take none
 _TERNARY = ("addcdiv", "addcmul")
 _WITH_TENSOR = ("add", "sub", "mul", "div")  # a 0-d tensor counts as a number
 _SECOND = ("other", "scalar", "scalars", "exponent")  # the names that PyTorch gives the second operand of different overloads
@@ -167,9 +168,10 @@ def _all() -> dict[str, Callable[..., Any]]:
     for name in (*_UNARY, *_BINARY, *_TERNARY, "lerp"):
         for inside in (False, True):
             op = f"_foreach_{name}{'_' * inside}"
-            each = getattr(T, name)
+            meaning = _MEANING.get(name, name)
+            each = getattr(T, meaning)
             if inside:
-                each = getattr(Tensor, f"{name}_", None) or _written(each)
+                each = getattr(Tensor, f"{meaning}_", None) or _written(each)
             if name in _UNARY:
                 made = _unary(op, each, inside)
             elif name in _BINARY:

@@ -30,6 +30,7 @@ from calque.functional.common import (
     prim,
     require_operands,
     require_real,
+    require_some_tensor,
     require_tensors,
     result_dtype,
 )
@@ -295,6 +296,7 @@ _atan2 = _float_binary("atan2")
 @public("arctan2", in_place="method", out=True)
 def atan2(input: Operand, other: Operand) -> Tensor:
     """Angle of the point (x=other, y=input) in [-pi, pi], broadcast: (*), (*) -> (*)."""
+    require_tensors("atan2", input, other)
     return call("atan2", _atan2, input, other)
 
 
@@ -302,6 +304,7 @@ def atan2(input: Operand, other: Operand) -> Tensor:
 
 def _both_float(name: str, a: Any, b: Any, promote: bool = True) -> tuple[Any, Any]:
     """Both operands as Tensors of the common floating type."""
+    require_some_tensor(name, a, b)
     common = result_dtype(a, b)
     require_real(name, a, b)
     if common.category != 2:
@@ -403,6 +406,7 @@ def signbit(input: Tensor) -> Tensor:
 @public(in_place="method", out=True)
 def copysign(input: Operand, other: Operand) -> Tensor:
     """Magnitude of `input` with the sign of `other`, broadcast: (*), (*) -> (*)."""
+    require_tensors("copysign", input)
     x, y = _both_float("copysign", input, other)
     size = abs_(x)
     return linked(where(signbit(y), -size, size), y)
@@ -411,16 +415,17 @@ def copysign(input: Operand, other: Operand) -> Tensor:
 @public(in_place="both", out=True)
 def ldexp(input: Operand, other: Operand) -> Tensor:
     """`input * 2**other`, broadcast: (*), (*) -> (*). With an integer `other` a floating input keeps its type, and only the result is rounded."""
-    if is_tensor(input) and is_tensor(other) and input._layout.dtype.category == 2 and other._layout.dtype.category == 1:
+    require_tensors("ldexp", input)
+    if is_tensor(other) and input._layout.dtype.category == 2 and other._layout.dtype.category == 1:
         wide = cast(input, dt.float64)
         steps = 4 if input._layout.dtype is dt.float64 else 1  # a step is a number of float64, for other types the whole product is one, too
         exponent = clamp(cast(other, dt.int64), -550 * steps, 550 * steps)
         for step in range(steps):
             wide = mul(wide, exp2(cast((exponent + step) // steps, dt.float64)))
         return cast(wide, input._layout.dtype)
-    if is_tensor(input) and is_tensor(other) and other._requires_grad:
+    if is_tensor(other) and other._requires_grad:
         input = kept_operand(input)  # PyTorch keeps the result for the gradient, here as well
-    if is_tensor(input) and is_tensor(other) and input._layout.dtype is not dt.float32 and (input._layout.dtype.is_complex or not other._layout.ndim):
+    if is_tensor(other) and input._layout.dtype is not dt.float32 and (input._layout.dtype.is_complex or not other._layout.ndim):
         other = cast(other, dt.promote(input._layout.dtype, other._layout.dtype))  # as PyTorch, whose 2 has the type of `input` and no dims
     return mul(input, exp2(other))
 
@@ -428,6 +433,7 @@ def ldexp(input: Operand, other: Operand) -> Tensor:
 @public(in_place="method", out=True)
 def float_power(input: Operand, exponent: Operand) -> Tensor:
     """`input ** exponent` in float64 (complex128 of complex operands), broadcast: (*), (*) -> (*)."""
+    require_some_tensor("float_power", input, exponent)
     return record_numbers(get("pow"), input, exponent, dt.complex128 if result_dtype(input, exponent).is_complex else dt.float64)
 
 

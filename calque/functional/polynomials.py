@@ -14,7 +14,7 @@ from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.functional.arithmetic import abs as magnitude
 from calque.functional.arithmetic import float_result
-from calque.functional.common import Operand, cast, is_tensor, number, prim, require_operands
+from calque.functional.common import Operand, cast, is_tensor, number, prim, require_operands, require_some_tensor
 from calque.functional.declared import public
 from calque.functional.elementary import acos, cos, sin
 from calque.functional.math import as_tensor_of, clamp, where, widened
@@ -30,6 +30,7 @@ CLOSED = 6  # the largest order for which a Chebyshev polynomial comes from its 
 def _operands(name: str, input: Any, n: Any) -> tuple[Tensor, Any, Any]:
     """The argument in the type it is computed in, the order (an int, or a Tensor of whole numbers), and the dtype of the result."""
     require_operands(name, input, n)
+    require_some_tensor(name, input, n)
     dtype = float_result(input, n)
     x = widened(as_tensor_of(input, dtype))
     if not is_tensor(n):

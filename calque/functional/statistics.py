@@ -11,7 +11,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import broadcast_shapes
 from calque.base.text import shown
 from calque.functional.arithmetic import as_operand
-from calque.functional.common import cast, is_tensor, number, prim, result_dtype
+from calque.functional.common import cast, is_tensor, number, prim, require_tensors, result_dtype
 from calque.functional.complex import conj, imag, real
 from calque.functional.declared import public
 from calque.functional.elementary import _float
@@ -85,6 +85,7 @@ def corrcoef(input: Tensor) -> Tensor:
 @beside_input
 def _integers(name: str, a: Any, b: Any, function: Any) -> Tensor:
     a, b = as_operand(a), as_operand(b)
+    require_tensors(name, a, b)
     dtype = result_dtype(a, b)
     if dtype.category != 1:
         raise DTypeError(f"[{name}] expected integers, got a result of type {shown(dtype)}")

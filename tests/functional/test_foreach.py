@@ -38,7 +38,8 @@ def test_unary(name: str) -> None:
 
 @pytest.mark.parametrize("name", BINARY)
 def test_binary(name: str) -> None:
-    f, each, inside = (getattr(calque, n) for n in (f"_foreach_{name}", name, f"_foreach_{name}_"))
+    meaning = {"maximum": "clamp_min", "minimum": "clamp_max"}.get(name, name)  # which take numbers
+    f, each, inside = (getattr(calque, n) for n in (f"_foreach_{name}", meaning, f"_foreach_{name}_"))
     xs, ys = lists(), [x.flip(0) if x.ndim else x + 1 for x in lists()]
     check(f(xs, ys), [each(x, y) for x, y in zip(xs, ys, strict=True)])
     check(f(xs, 0.5), [each(x, 0.5) for x in xs])

@@ -9,7 +9,7 @@ import numpy as np
 
 from calque import functional as T
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.text import shown
 from calque.functional.checks import Within, known_values, peek
 from calque.functional.common import cast, prim
@@ -181,3 +181,13 @@ def check_norm(op: str, norm_type: float) -> None:
     """Raise if the order of a norm is 0."""
     if not norm_type:
         raise ArgumentError(f"[{op}] expected norm_type as a number other than 0, got {norm_type}; use 1 or 2")
+
+
+def require_filled(op: str, x: Tensor, n: int, first: bool = False) -> None:
+    """Raise if an input (N, C, *) or (C, *) of n spatial dims is empty elsewhere than in its batch or, if `first`, in its first dim."""
+    shape = tuple(x._layout.shape)
+    if 0 in shape[1 if first else len(shape) - n - 1 :]:
+        raise ShapeError(
+            f"[{op}] Expected {n + 1}D or {n + 2}D (batch mode) tensor with optional 0 dim batch size for input and non-batch dimensions of positive "
+            f"length, but got: {list(shape)}; only the batch may be empty"
+        )

@@ -139,6 +139,12 @@ def _chunk_cat(tensors: Sequence[Tensor], dim: int, num_chunks: int) -> Tensor:
     -> (*, num_chunks, sum of the sizes of a part)."""
     if not tensors or num_chunks < 1:
         raise ArgumentError(f"[_chunk_cat] expected tensors and num_chunks >= 1, got {len(tensors)} tensors and {num_chunks}")
+    ndims = {x._layout.ndim for x in tensors}
+    if not 0 <= dim < min(ndims) and (len(ndims) > 1 or not -min(ndims) <= dim < 0):
+        raise ArgumentError(f"[_chunk_cat] expected a dim that all tensors have, not negative where they have different dims, got {dim}; "
+                            f"tensors have {sorted(ndims)} dims")  # fmt: skip
+    if not all(x._layout.numel for x in tensors):
+        raise ArgumentError("[_chunk_cat] expected tensors with elements, got an empty one; leave it out")
     d = dim % tensors[0]._layout.ndim
     rows = []
     for x in tensors:

@@ -41,6 +41,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         raise NotImplementedError(f"[pad] Unrecognised padding mode {mode}; use constant, reflect, replicate or circular")
     if value:
         raise ArgumentError(f"[pad] Padding mode {shown(mode)} doesn't take in value argument, got {value}")
+    _check_image(mode, tuple(input._layout.shape), sides)
     if mode != "circular":
         input = kinked(widened(input))
     for d, (before, after) in sorted(pairs.items(), reverse=True):
@@ -48,6 +49,21 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
             index = _INDEX[mode](input._layout.shape[d], before, after)
             input = prim("index_select", input, upload_known(index, dt.int64), d)
     return input
+
+
+def _check_image(mode: str, shape: tuple[int, ...], sides: list[int]) -> None:
+    """One to three dims may be padded with values of their own, of one image or a batch, of which only the batch may be empty."""
+    n = len(sides) // 2
+    if n not in (1, 2, 3) or len(shape) - n not in (1, 2):
+        raise NotImplementedError(
+            f"[pad] Padding size {len(sides)} is not supported for {len(shape)}D input tensor: with mode {shown(mode)} expected 2 sizes of a 2D or "
+            "3D input, 4 of 3D or 4D, 6 of 4D or 5D; reshape it"
+        )
+    if mode != "circular" and 0 in shape[len(shape) - n - 1 :]:
+        raise ShapeError(
+            f"[pad] Expected {n + 1}D or {n + 2}D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions for input, but got: "
+            f"{list(shape)}; only the batch may be empty"
+        )
 
 
 def _constant(x: Tensor, pairs: dict[int, tuple[int, int]], value: float) -> Tensor:

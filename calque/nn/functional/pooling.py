@@ -20,7 +20,7 @@ from calque.functional.blame import signed
 from calque.functional.common import cast, linked, prim, require_real
 from calque.functional.declared import public
 from calque.functional.precision import as_given
-from calque.nn.functional.checks import check_norm
+from calque.nn.functional.checks import check_norm, require_filled
 from calque.nn.functional.conv import sizes
 from calque.nn.functional.current import current
 from calque.nn.functional.padding import pad
@@ -156,10 +156,9 @@ def _windows(op: str, x: Tensor, settings: tuple[Any, ...], ceil_mode: bool) -> 
 def _batched(op: str, x: Tensor, n: int) -> tuple[Tensor, Any]:
     """(N, C, H, W) and the function back to the caller's rank."""
     require_real(op, x)
-    ndim = x._layout.ndim
-    if ndim not in (n + 1, n + 2):
+    single = x._layout.ndim == n + 1
+    if not single and x._layout.ndim != n + 2:
         raise ShapeError(f"[{op}] Expected {n + 1}D or {n + 2}D input, but got {list(x._layout.shape)}")
-    single = ndim == n + 1
     if single:
         x = T.unsqueeze(x, 0)
     if n == 1:
@@ -376,6 +375,7 @@ def _max_windows(w: _Windows, x: Tensor, places: bool) -> tuple[Tensor, Any]:
 
 def _max_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mode: bool, indices: bool) -> Any:
     x, back = _batched(op, input, n)
+    require_filled(op, input, n)
     w = _windows(op, x, settings, ceil_mode)
     x = x if w.pieces else w.pad(x, _lowest(x._layout.dtype))
     y, codes = _max_windows(w, x, indices)
@@ -460,6 +460,7 @@ def _avg_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mo
     x, back = _batched(op, input, n)
     if divisor == 0:
         raise ArgumentError(f"[{op}] divisor must be not zero")
+    require_filled(op, input, n)
     w = _windows(op, x, (*settings, 1), ceil_mode)
     count = divisor if divisor is not None else _divisors(w, include_pad)
     if not isinstance(count, int):
@@ -569,11 +570,9 @@ def _adaptive_max(op: str, x: Tensor, output_size: Any) -> tuple[Tensor, Tensor]
         top, bottom = i * height // out[0], -(-(i + 1) * height // out[0])
         for j in range(out[1]):
             left, right = j * width // out[1], -(-(j + 1) * width // out[1])
-            part = T.reshape(x[:, :, top:bottom, left:right], (*x._layout.shape[:2], -1))
-            value, place = T.max(part, 2)
+            value, place = T.max(T.flatten(x[:, :, top:bottom, left:right], 2), 2)
             values.append(value)
-            span = right - left
-            indices.append((T.floor_divide(place, span) + top) * width + T.remainder(place, span) + left)
+            indices.append((T.floor_divide(place, right - left) + top) * width + T.remainder(place, right - left) + left)
     shape = (*x._layout.shape[:2], *out)
     return T.reshape(T.stack(values, 2), shape), T.reshape(T.stack(indices, 2), shape)
 
@@ -584,6 +583,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     if not return_indices and (others := current("adaptive_max_pool2d_with_indices", adaptive_max_pool2d)) is not adaptive_max_pool2d:
         return others(input, output_size)[0]
     x, back = _batched("adaptive_max_pool2d", input, 2)
+    require_filled("adaptive_max_pool2d", input, 2, True)
     found = [back(part) for part in _adaptive_max("adaptive_max_pool2d", x, output_size)]
     return tuple(found) if return_indices else found[0]
 
@@ -594,5 +594,6 @@ def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = 
     if (others := current("adaptive_max_pool1d_with_indices", adaptive_max_pool1d)) is not adaptive_max_pool1d and not return_indices:
         return others(input, output_size)[0]
     x, back = _batched("adaptive_max_pool1d", input, 1)
+    require_filled("adaptive_max_pool1d", input, 1, True)
     found = [back(part) for part in _adaptive_max("adaptive_max_pool1d", x, (1, *sizes("adaptive_max_pool1d", "output_size", output_size, 1, 1)))]
     return tuple(found) if return_indices else found[0]

@@ -15,6 +15,7 @@ from calque.functional.blame import signed
 from calque.functional.common import require_real
 from calque.functional.declared import public
 from calque.functional.random import rand
+from calque.nn.functional.checks import require_filled
 from calque.nn.functional.conv import sizes
 from calque.nn.functional.current import current
 from calque.nn.functional.rows import kinked
@@ -94,6 +95,7 @@ def _fractional(op: str, n: int, input: Tensor, kernel_size: Any, output_size: A
     if input._layout.ndim not in (n + 1, n + 2):
         raise ShapeError(f"[{op}] Expected {n + 1}D or {n + 2}D tensor for input, but got shape {tuple(input._layout.shape)}")
     x = T.unsqueeze(input, 0) if single else input
+    require_filled(op, input, n, True)
     batch, channels, *spatial = x._layout.shape
     k = sizes(op, "kernel_size", kernel_size, n, 1)
     if output_size is None:

@@ -22,6 +22,7 @@ from calque.nn.functional.current import current
 from calque.nn.functional.padding import pad
 from calque.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from calque.nn.functional.rows import constant
+from calque.nn.functional.volumes import adaptive_avg_pool3d
 from calque.tensor import Tensor, upload_known
 
 _DIMS = {
@@ -31,7 +32,7 @@ _DIMS = {
     "bilinear": (2,),
     "bicubic": (2,),
     "trilinear": (3,),
-    "area": (1, 2),
+    "area": (1, 2, 3),
 }
 
 
@@ -171,11 +172,16 @@ def interpolate(
         raise ArgumentError(
             "[interpolate] align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear"
         )
+    if mode != "area" and 0 in input._layout.shape[1:]:
+        raise ShapeError(
+            f"[interpolate] Non-empty {spatial + 2}D data tensor expected but got a tensor with sizes {list(input._layout.shape)}; only the "
+            "batch may be empty"
+        )
     out, scales = _output_sizes(tuple(input._layout.shape[2:]), size, scale_factor, bool(recompute_scale_factor))
     if mode in ("nearest", "nearest-exact"):
         return _nearest(input, out, scales, mode == "nearest-exact")
     if mode == "area":
-        return adaptive_avg_pool1d(input, out[0]) if spatial == 1 else adaptive_avg_pool2d(input, out)
+        return (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)[spatial - 1](input, out)
     weights = _cubic_weights if mode == "bicubic" else _linear_weights
     if antialias:
         weights = functools.partial(_filtered_weights, 2 if mode == "bicubic" else 1)

@@ -15,11 +15,12 @@ from calque.functional.blame import signed
 from calque.functional.common import cast
 from calque.functional.declared import public
 from calque.functional.precision import lower_precision
-from calque.nn.functional.checks import check_norm, require_dtype
+from calque.nn.functional.checks import check_norm, require_dtype, require_filled
 from calque.nn.functional.conv import _check_bias, _check_ranks, conv1d, conv_transpose2d, sizes
 from calque.nn.functional.current import current
 from calque.nn.functional.padding import pad
 from calque.nn.functional.pooling import (
+    _adaptive_max,
     _averages,
     _lowest,
     adaptive_avg_pool2d,
@@ -105,6 +106,7 @@ def max_pool3d(
     """
     op = "max_pool3d"
     x, single = _batched(op, input)
+    require_filled(op, input, 3)
     k, s, p, d = _settings(op, kernel_size, stride, padding, dilation)
     depth, height, width = x._layout.shape[2:]
     along = _Depth(op, depth, k[0], s[0], p[0], d[0], ceil_mode)
@@ -156,6 +158,7 @@ def avg_pool3d(
     """
     op = "avg_pool3d"
     x, single = _batched(op, input)
+    require_filled(op, input, 3)
     if divisor_override == 0:
         raise ArgumentError(f"[{op}] divisor must be not zero: expected divisor_override as an int other than 0, got 0")
     k, s, p, _ = _settings(op, kernel_size, stride, padding, 1)
@@ -206,6 +209,7 @@ def _target(op: str, output_size: Any, shape: Sequence[int]) -> tuple[int, ...]:
 def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
     """Mean over windows that divide the volume into `output_size`: (N, C, D, H, W) -> (N, C, *output_size)."""
     x, single = _batched("adaptive_avg_pool3d", input)
+    require_filled("adaptive_avg_pool3d", input, 3, True)
     depth = x._layout.shape[2]
     out = _target("adaptive_avg_pool3d", output_size, x._layout.shape[2:])
     wide = cast(x, x._layout.dtype.compute)
@@ -224,9 +228,10 @@ def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = 
     if (others := current("adaptive_max_pool3d_with_indices", adaptive_max_pool3d)) is not adaptive_max_pool3d and not return_indices:
         return others(input, output_size)[0]
     x, single = _batched("adaptive_max_pool3d", input)
+    require_filled("adaptive_max_pool3d", input, 3, True)
     depth, height, width = x._layout.shape[2:]
     out = _target("adaptive_max_pool3d", output_size, (depth, height, width))
-    flat, inside = adaptive_max_pool2d(_flat(kinked(x)), out[1:], True)
+    flat, inside = _adaptive_max("adaptive_max_pool3d", _flat(kinked(x)), out[1:])
     flat, inside = _deep(flat, depth), _deep(inside, depth)
     values, indices = [], []
     for i in range(out[0]):
@@ -290,6 +295,8 @@ def conv_transpose3d(
     if bias is not None:
         require_dtype(op, input, bias)
     batch, channels, depth, height, width = input._layout.shape
+    if 0 in (depth, height, width):
+        raise ShapeError(f"[{op}] Only zero batch or zero channel inputs are supported, but got input shape: {list(input._layout.shape)}")
     taps = weight._layout.shape[2]
     images = T.reshape(T.permute(input, (0, 2, 1, 3, 4)), (batch * depth, channels, height, width))
     reach = (depth - 1) * ss + dd * (taps - 1) + 1
