@@ -117,9 +117,9 @@ def _aligned(nbytes: int) -> int:
     return max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
 
 
-def placed(lowered: Lowered, workspace_bytes: WorkspaceBytes | None = None) -> Schedule:
+def placed(lowered: Lowered, workspace_bytes: WorkspaceBytes | None = None, sized: bool = False) -> Schedule:
     """The schedule of a lowered program. `workspace_bytes(kind, spec, dtype)`: what the backend wants for a contraction beside its operands; its
-    place is in the arena, for the time of the call."""
+    place is in the arena, for the time of the call. `sized`: see `Schedule`."""
     spans, buffers, steps = list(lowered.spans), list(lowered.buffers), list[Step](lowered.steps)
     if workspace_bytes is not None:
         for k, step in enumerate(steps):
@@ -129,4 +129,4 @@ def placed(lowered: Lowered, workspace_bytes: WorkspaceBytes | None = None) -> S
                 spans.append(Span(lowered.times[k], lowered.times[k], nbytes))
     offsets, size = pack(spans)
     found = [Buffer("arena", offsets[b.index], b.dtype, b.numel) if b.kind == "arena" else b for b in buffers]
-    return Schedule(tuple(found), tuple(steps), lowered.outputs, size, lowered.scalars, lowered.check_steps, lowered.checks)
+    return Schedule(tuple(found), tuple(steps), lowered.outputs, size, lowered.scalars, lowered.check_steps, lowered.checks, sized)

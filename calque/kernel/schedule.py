@@ -87,7 +87,7 @@ Step = Loop | Contract | Host
 class Schedule:
     """A lowered program. The first `check_steps` steps compute the checks; they write no donated input. `outputs[i]` is the
     buffer id of output i and may be an input's buffer when the output is that input unchanged. `scalars` are the dtypes of the
-    scalar leaves."""
+    scalar leaves. `sized`: it follows from schedules of other sizes, so most of the code that it needs is there."""
 
     buffers: tuple[Buffer, ...]
     steps: tuple[Step, ...]
@@ -96,3 +96,4 @@ class Schedule:
     scalars: tuple[DType, ...]
     check_steps: int = 0
     checks: tuple[int, ...] = ()  # buffer ids of the check values (int64, one element)
+    sized: bool = False

@@ -70,10 +70,10 @@ class Compiled:
         found = backend_.recall(known) if known else None
         if found is None:
             backend_.expect(len(program.nodes))
-            passes = compiler()
+            passes, sized = compiler(), launches is not None
             if launches is None:
                 launches = passes.lowered_once(structure.described, program, backend_.name, self.narrow)
-            self.schedule = passes.placed(launches, self._workspace_bytes)
+            self.schedule = passes.placed(launches, self._workspace_bytes, sized)
             lowered = events.clock()
             found = backend_.compile(self.schedule)
             if known:

@@ -10,6 +10,7 @@ import pytest
 
 import calque
 from calque import nn
+from calque.backend.cpu import contract
 from calque.base.config import settings
 from calque.kernel.sizes import FAMILIES, VARIANTS
 from calque.ops.structure import describe, with_sizes
@@ -65,6 +66,24 @@ def test_new_sizes_of_a_training_step_are_lowered_by_arithmetic(monkeypatch: pyt
     trie.forget()
     step = trainer()
     assert [step(n) for n in sizes] == found
+
+
+def test_programs_of_other_sizes_are_linked_without_asking_what_they_will_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly all of it is there, and gates bring the rest: asking takes as long as everything else that linking does."""
+    monkeypatch.setattr(settings, "verify", False)
+    asked: list[int] = []
+    expected = contract.expected
+    monkeypatch.setattr(contract, "expected", lambda *given: asked.append(FAMILIES.hits) or expected(*given))
+    step, hits = trainer(), FAMILIES.hits
+    for n in (40, 33, 57, 61, 47, 91, 83, 39, 58, 73):
+        step(n)
+        calque.synchronize()
+    assert FAMILIES.hits - hits >= 5 and asked
+    before = len(asked)
+    for n in (52, 87):
+        step(n)
+        calque.synchronize()
+    assert len(asked) == before, asked
 
 
 def test_a_description_holds_all_of_a_program() -> None:

@@ -109,6 +109,10 @@ class Linker:
                 copy[:] = np.asarray(b.data, b.dtype.np).reshape(-1)
                 self.constants[k] = copy
                 self.objects[k] = -1 - k
+        self._places = [
+            (self.objects[k], b.index, b.index + b.nbytes) if b.kind == "arena" else (self.objects[k], 0, 1 << 62)
+            for k, b in enumerate(schedule.buffers)
+        ]  # memory object, first byte, end
 
     def address(self, buffer: int, byte_offset: int = 0) -> None:
         """Append the address of a buffer."""
@@ -176,14 +180,13 @@ class Linker:
         known = self._ranges.get(id(step))
         if known is not None:
             return known[1]
-        found: list[Range] = []
         if isinstance(step, Loop):
             written = [o.out for o in step.kernel.operands]
         else:
-            written = [k >= step.inputs for k in range(len(step.operands))]
-        for k, out in zip(step.operands, written, strict=True):
-            if k >= 0:
-                found.append(self.range_of(k, out))
+            inputs = step.inputs
+            written = [k >= inputs for k in range(len(step.operands))]
+        places = self._places
+        found: list[Range] = [(*places[k], out) for k, out in zip(step.operands, written, strict=True) if k >= 0]
         if isinstance(step, Contract):
             if step.workspace >= 0:
                 found.append(self.range_of(step.workspace, True))
@@ -194,13 +197,15 @@ class Linker:
 
     def range_of(self, buffer: int, written: bool) -> Range:
         """Memory of a buffer."""
-        b = self.schedule.buffers[buffer]
-        start = b.index if b.kind == "arena" else 0
-        return self.objects[buffer], start, start + b.nbytes if b.kind == "arena" else 1 << 62, written
+        return (*self._places[buffer], written)
 
 
 def _conflict(a: list[Range], b: list[Range]) -> bool:
-    return any(x[0] == y[0] and (x[3] or y[3]) and x[1] < y[2] and y[1] < x[2] for x in a for y in b)
+    for memory, first, end, written in a:
+        for other, start, behind, also in b:
+            if memory == other and (written or also) and first < behind and start < end:
+                return True
+    return False
 
 
 def is_native(step: Any) -> bool:
@@ -266,7 +271,8 @@ def _functions(
     linker: Linker, steps: list[Loop | Contract], flags: list[int], alone: bool,
 ) -> tuple[library.Needed, tuple[library.Module, ...]]:  # fmt: skip
     """The native code behind some launches, and the module of each. `alone`: contractions may run while this thread holds the interpreter's lock, so
-    nothing can be compiled meanwhile (see `gates.py`)."""
+    nothing can be compiled meanwhile (see `gates.py`). What a program of other sizes than others calls is there but for a few functions: asking
+    which those are would take longer than gates."""
     target, schedule = current(), linker.schedule
     parts = [k > 0 and flags[k - 1] & follow.FOLLOWED for k in range(len(steps))]  # they may begin anywhere in a line
     loops = [s.kernel if parts[k] else with_streams(schedule, s, target) for k, s in enumerate(steps) if isinstance(s, Loop)]
@@ -274,7 +280,9 @@ def _functions(
     for step in steps:
         if not isinstance(step, Loop):
             native, dtype = linker.native(step), step.dtype.name
-            expected = None if alone else contract.expected(step.kind, native, dtype, target, config.settings.threads)
+            expected = None if alone else frozenset[str]()
+            if not alone and not schedule.sized:
+                expected = contract.expected(step.kind, native, dtype, target, config.settings.threads)
             calls.append(library.Contraction(step.kind, dtype, contract.ways_of(step.kind, native, dtype, target), expected))
     needed = library.needed(loops, calls)
     kernels, contractions = iter(needed.loops), iter(needed.called)
