@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from calque.base.errors import ExportError
 from calque.ir.symint import Sizes, SymInt
 from calque.observe.source import user_line
 
 MOST = 1 << 40  # what a size without an upper limit is taken to stay below
+MOST_TEXT = 1 << 16  # characters of an expression
 _SMALL = 1 << 10  # largest divisor that is kept exactly
 Form = dict[tuple[int, ...], int]  # a sum: numbers of factors, and how often their product is taken
 _ASKED: dict[str, Callable[[Any, Any], bool]] = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
@@ -47,7 +49,8 @@ class Extent(SymInt):
         return True if other is self else self.sizes.ask("eq", self, other)
 
     def __repr__(self) -> str:
-        return self.sizes.text(self.row)  # type: ignore[no-any-return, attr-defined]
+        sizes: Any = self.sizes
+        return sizes.text(self.row) if sizes.length(self.row) <= MOST_TEXT else f"({self.value} in the example)"
 
     def __format__(self, spec: str) -> str:
         return format(repr(self), spec) if not spec else format(self.sizes.pinned(self), spec)
@@ -90,6 +93,7 @@ class Extents(Sizes):
     def __init__(self, names: Sequence[str], ranges: Sequence[tuple[int, int]], values: Sequence[int]) -> None:
         super().__init__()
         self.names, self.ranges = list(names), list(ranges)
+        self._lengths: list[int] = []
         self.forms: dict[int, Form] = {}  # by row
         self.by_form: dict[Any, int] = {}
         self.limits: dict[int, tuple[int, int]] = {}  # of factors
@@ -277,13 +281,23 @@ class Extents(Sizes):
         self.limits[row] = max(before[0], ends[0]), min(before[1], ends[1])
 
     def text(self, row: int) -> str:
-        """An expression as Python would write it; `ir/text.py` reads it."""
+        """An expression as Python would write it; `ir/text.py` reads it. Raises ExportError for one that would be endless."""
+        if self.length(row) > MOST_TEXT:
+            raise ExportError(
+                f"[export] expected sizes that can be written down, got one of {self.length(row)} characters; compute fewer from others"
+            )
         key = self.rows[row]
         if key[0] == "variable":
             return self.names[key[1]]
         if key[0] == "constant":
             return repr(self.values[row])
         return f"({self.text(key[1])} {_SIGNS[key[0]]} {self.text(key[2])})"
+
+    def length(self, row: int) -> int:
+        """At least as many characters as the text has: sizes that are doubled again and again share their parts, which a text cannot."""
+        for key in self.rows[len(self._lengths) : row + 1]:
+            self._lengths.append(24 if key[0] in ("variable", "constant") else self._lengths[key[1]] + self._lengths[key[2]] + 6)
+        return self._lengths[row]
 
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "truediv": "/"}

@@ -90,6 +90,10 @@ class Variant:
         self.last_uses = _last_uses(program)
         self._known: dict[tuple[int, ...], list[tuple[Any, ...]] | None] = {}
 
+    def holds(self, sizes: tuple[int, ...]) -> bool:
+        """Whether the variant is for these values of the free sizes."""
+        return self.guarded(sizes) is not None
+
     def attributes(self, sizes: tuple[int, ...]) -> list[tuple[Any, ...]] | None:
         """The attributes of all nodes for these values of the free sizes; None if the variant does not hold for them."""
         if sizes in self._known:

@@ -127,9 +127,9 @@ def entry_of(request: Request, state: State) -> Entry:
         elif _kinds(traced.results, traced.outputs) != _kinds(entry.results, entry.outputs):
             raise ExportError(_other_results(entry, dims, sizes))
         entry.variants.append(traced.variant)
-        if traced.variant.attributes(sizes) is None:
+        if not traced.variant.holds(sizes):
             raise ExportError(_unstable(request.name))
-        pending = [p for p in points if all(v.attributes(p) is None for v in entry.variants)]
+        pending = [p for p in (points if len(entry.variants) == 1 else pending) if not traced.variant.holds(p)]
     return entry
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calque.base.errors import ExportError
 from calque.exported.extents import Extent, Extents
 
 COMPARE = [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]
@@ -73,3 +74,14 @@ def test_what_leaves_the_arithmetic_is_a_guard(leave: Any) -> None:
     leave(extents.free[0])
     guarded = extents.compiled([])
     assert guarded([7]) is not None and guarded([0]) is None
+
+
+def test_a_size_whose_text_would_be_endless_is_refused() -> None:
+    """Doubled sixty times it is sixty sums, and a text of 2**60 of them."""
+    sizes = Extents(["n"], [(1, 1 << 30)], [3])
+    x = sizes.free[0]
+    for _ in range(60):
+        x = x + x
+    assert repr(x) == f"({3 << 60} in the example)" and repr(sizes.free[0] + 1) == "(n + 1)"
+    with pytest.raises(ExportError, match="sizes that can be written down"):
+        sizes.text(x.row)

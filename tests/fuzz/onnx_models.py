@@ -11,6 +11,7 @@ import random
 import resource
 import time
 import warnings
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,61 @@ def changed_tensor(rng: random.Random, tensor: Any) -> None:
         tensor.external_data.add(key="location", value=rng.choice(["../../etc/passwd", "/etc/passwd", "weights", ""]))
 
 
+def changed_structure(rng: random.Random, model: Any) -> None:
+    """Hostile nodes: graphs inside of nodes, functions that call each other, values that grow."""
+    from onnx import helper
+
+    graph = model.graph
+    known = [name for node in graph.node for name in node.output] + [t.name for t in graph.initializer] + [i.name for i in graph.input]
+    at, kind = rng.randrange(len(graph.node) + 1), rng.choice(["inside", "functions", "growing", "sized", "constant"])
+    name, value = f"h{rng.randrange(3)}", rng.choice(known)
+    if kind == "inside":
+        node = rng.choice(graph.node)
+        typed = [helper.make_tensor_value_info(one, rng.randrange(17), rng.choice([None, [], ["batch", 3]])) for one in node.output]
+        body = helper.make_graph([node], "body", rng.choice([[], typed]), typed)
+        for _ in range(rng.choice([0, 0, 1, 12])):
+            body = helper.make_graph([_around(rng, helper, body, value, list(node.output))], "body", [], typed)
+        added = [_around(rng, helper, body, value, list(node.output))]
+    elif kind == "functions":
+        opsets, fans = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)], rng.choice([1, 2, 30])
+        for level in range(rng.choice([1, 3, 20])):
+            called = f"f{rng.choice([level - 1, level - 1, level, level + 1])}"
+            nodes = [helper.make_node(called, ["x"], ["y"], domain="own") for _ in range(fans)]
+            nodes = nodes if level else [helper.make_node("Neg", ["x"], ["y"])]
+            model.functions.append(helper.make_function("own", f"f{level}", ["x"], ["y"], nodes, opsets, []))
+        model.opset_import.append(helper.make_opsetid("own", 1))
+        added = [helper.make_node(f"f{rng.randrange(len(model.functions))}", [value], [name], domain="own")]
+    elif kind == "growing":
+        op, attrs = rng.choice([("Concat", {"axis": 0}), ("Mul", {}), ("Add", {}), ("Einsum", {"equation": "a,b->ab"}), ("Pow", {})])
+        names = [value, *[f"{name}_{k}" for k in range(rng.choice([3, 12, 60]))]]
+        added = [helper.make_node(op, [a, a], [b], **attrs) for a, b in pairwise(names)]
+    elif kind == "sized":
+        sizes = [rng.choice(NUMBERS) for _ in range(rng.choice([1, 1, 2, 70]))]
+        added = [helper.make_node("Constant", [], [name], value_ints=sizes)]
+        op = rng.choice(
+            ["Expand", "Tile", "Reshape", "Pad", "Resize", "OneHot", "Range", "Slice", "TopK", "Split", "ConstantOfShape", "CumSum", "Size"]
+        )
+        inputs = [[name], [value, name], [value, name, name], [name, name, name], [value, "", "", name]][rng.randrange(5)]
+        added.append(helper.make_node(op, inputs, [f"{name}_of"], **({} if rng.random() < 0.8 else {"axis": rng.choice(NUMBERS)})))
+        if rng.random() < 0.5 and graph.output:
+            graph.output[0].name = f"{name}_of"
+    else:
+        given = rng.choice([{"value_float": 1e38}, {"value_int": 2**62}, {"value_string": "x"}, {"value_ints": [-(2**63)] * 9}, {}])
+        added = [helper.make_node("Constant", [], [value], **given)]
+    for one in reversed(added):
+        graph.node.insert(at, one)
+
+
+def _around(rng: random.Random, helper: Any, body: Any, value: str, outputs: list[str]) -> Any:
+    """A node that has a graph inside."""
+    op = rng.choice(["If", "Loop", "Scan"])
+    if op == "If":
+        return helper.make_node("If", [value], outputs, then_branch=body, else_branch=body)
+    if op == "Loop":
+        return helper.make_node("Loop", [rng.choice([value, ""]), rng.choice([value, ""]), value], outputs, body=body)
+    return helper.make_node("Scan", [value], outputs, body=body, num_scan_inputs=rng.choice([0, 1, -1, 2**40]))
+
+
 def mutant(seed: int, models: list[Any]) -> bytes:
     """The bytes of a model that is not what it was."""
     rng = random.Random(seed)
@@ -109,13 +165,15 @@ def mutant(seed: int, models: list[Any]) -> bytes:
     graph = model.graph
     for _ in range(rng.choice([1, 1, 2, 4])):
         kind = rng.random()
-        if kind < 0.6:
+        if kind < 0.15:
+            changed_structure(rng, model)
+        elif kind < 0.6:
             changed_node(rng, graph)
         elif kind < 0.75 and graph.initializer:
             changed_tensor(rng, rng.choice(graph.initializer))
         elif kind < 0.85:
-            shape = rng.choice(graph.input).type.tensor_type.shape
-            if shape.dim:
+            shape = rng.choice(graph.input).type.tensor_type.shape if graph.input else None
+            if shape is not None and shape.dim:
                 one = rng.choice(shape.dim)
                 if rng.random() < 0.5:
                     one.dim_value = rng.choice(NUMBERS)
@@ -181,6 +239,8 @@ def main() -> None:
         if text:
             found += 1
             print(f"seed {seed}: {text[:600]}", flush=True)
+        if (seed + 1 - options.seed) % 5000 == 0:
+            print(f"{seed + 1 - options.seed} mutants", flush=True)
     print(f"{options.count} mutants, {found} taken wrongly")
 
 
