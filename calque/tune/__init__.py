@@ -10,11 +10,12 @@
 from calque.tune import schedulers
 from calque.tune.reporter import CLIReporter
 from calque.tune.runner import run
+from calque.tune.search import OptunaSearch
 from calque.tune.session import Checkpoint, checkpoint_dir, get_checkpoint, get_trial_id, report
 from calque.tune.space import choice, grid_search, lograndint, loguniform, quniform, randint, randn, sample_from, uniform
 from calque.tune.trial import ExperimentAnalysis, Trial
 
 __all__ = [
-    "CLIReporter", "Checkpoint", "ExperimentAnalysis", "Trial", "checkpoint_dir", "choice", "get_checkpoint", "get_trial_id", "grid_search",
-    "lograndint", "loguniform", "quniform", "randint", "randn", "report", "run", "sample_from", "schedulers", "uniform",
+    "CLIReporter", "Checkpoint", "ExperimentAnalysis", "OptunaSearch", "Trial", "checkpoint_dir", "choice", "get_checkpoint", "get_trial_id",
+    "grid_search", "lograndint", "loguniform", "quniform", "randint", "randn", "report", "run", "sample_from", "schedulers", "uniform",
 ]  # fmt: skip

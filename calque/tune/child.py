@@ -69,7 +69,7 @@ def trial(
         found = plan(step, *inputs)
         if memory is not None and found.peak > memory:
             text = f"expected a step that holds at most {memory:,} bytes, got one that would hold {found.peak:,}: {found}"
-            tell(session.connection, "refused", text)
+            session.end(refused=text)
             return
         random.seed(seed)
         np.random.seed(seed % (1 << 32))
@@ -81,7 +81,7 @@ def trial(
         result = function(config, **more)
         if isinstance(result, dict):
             session.report(result, None)
-    tell(session.connection, "done")
+    session.end()
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:
@@ -96,3 +96,12 @@ def folder_of(base: Path, name: str) -> Path:
     found = base / name
     found.mkdir(parents=True, exist_ok=True)
     return found
+
+
+def available() -> int:
+    """Bytes that programs may still take."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -26,17 +26,17 @@ class CLIReporter:
         self.rows, self.seconds, self.often = max_progress_rows, max_report_frequency, print_intermediate_tables
         self._last = time.monotonic()
 
-    def look(self, trials: list[Any], end: bool = False) -> None:
-        """Print a table if it is time."""
+    def look(self, trials: list[Any], where: str = "", end: bool = False) -> None:
+        """Print a table if it is time. where: who runs the trials."""
         now = time.monotonic()
         if end or (self.often and now - self._last >= self.seconds):
             self._last = now
-            print(self.table(trials, None if end else self.rows), flush=True)
+            print(self.table(trials, None if end else self.rows, where), flush=True)
 
-    def table(self, trials: list[Any], most: int | None = None) -> str:
+    def table(self, trials: list[Any], most: int | None = None, where: str = "") -> str:
         """The text."""
         counts = Counter(t.status for t in trials)
-        head = "== Trials: " + ", ".join(f"{n} {status}" for status, n in counts.items()) + " =="
+        head = f"== Trials{where and f' {where}'}: " + ", ".join(f"{n} {status}" for status, n in counts.items()) + " =="
         shown = sorted(trials, key=lambda t: t.status != "RUNNING")[: most or len(trials)]
         flat = {id(t): dict(_flat(t.config)) for t in shown}
         names = self.parameters or {name: name for name in dict.fromkeys(name for row in flat.values() for name in row)}

@@ -24,11 +24,11 @@ from calque.base.errors import ArgumentError, DeviceError, WorkerError
 from calque.base.text import shown, type_name
 from calque.memory.plan import bytes_of
 from calque.report.devices import synchronize
-from calque.tune import child
+from calque.tune import child, on_ray
 from calque.tune.reporter import CLIReporter
 from calque.tune.schedulers import FIFOScheduler
+from calque.tune.search import RandomSearch
 from calque.tune.session import Session, tell, told
-from calque.tune.space import configs
 from calque.tune.trial import ERROR, REFUSED, RUNNING, TERMINATED, ExperimentAnalysis, Trial
 
 LONGEST_WAIT = 0.5  # seconds between looks at the table
@@ -52,6 +52,8 @@ class _Runner:
     ) -> None:
         self.function, self.room, self.threads, self.scheduler, self.max_failures = function, room, threads, scheduler, max_failures
         self.rehearse, self.memory, self.stop, self.seed = options["rehearse"], options["memory"], options["stop"], options["seed"]
+        self.searcher: RandomSearch = options["searcher"]
+        self.where = f"on this machine, {room} at a time"
         self.running: list[_Process] = []
         self.again: list[Trial] = []  # whose process has died
 
@@ -107,6 +109,7 @@ class _Runner:
         self.running.remove(process)
         trial = process.trial
         if process.over:
+            self.searcher.complete(trial.trial_id, trial.last_result)
             return
         trial.failures += 1
         if os.WIFSIGNALED(status):
@@ -117,6 +120,8 @@ class _Runner:
         if self.max_failures < 0 or trial.failures <= self.max_failures:
             trial.status, trial.error = "PENDING", ""
             self.again.append(trial)
+        else:
+            self.searcher.complete(trial.trial_id, None)
 
     def end(self) -> None:
         """End all processes, whatever they do."""
@@ -132,12 +137,19 @@ class _Runner:
         self.running = []
 
 
-def _room(resources: Any, most: int | None) -> tuple[int, int]:
-    """(trials at a time, threads of each)."""
-    asked = {"cpu": 1.0, **(resources or {})}
-    unknown = sorted(set(asked) - {"cpu", "gpu", "memory"})
+def _asked(resources: Any) -> tuple[dict[str, float], int | None]:
+    """(what a trial gets, its memory)."""
+    given = dict(resources or {})
+    memory = given.pop("memory", None)
+    asked = {"cpu": 1.0, **given}
+    unknown = sorted(set(asked) - {"cpu", "gpu"})
     if unknown or not all(isinstance(n, int | float) and not isinstance(n, bool) and n >= 0 for n in asked.values()):
         raise ArgumentError(f"[tune.run] expected resources_per_trial with numbers for 'cpu', 'gpu', 'memory', got {shown(resources)}")
+    return asked, None if memory is None else bytes_of("tune.run", memory)
+
+
+def _room(asked: dict[str, float], most: int | None) -> tuple[int, int]:
+    """(trials at a time, threads of each)."""
     if asked.get("gpu", 0):
         raise DeviceError(
             f"[tune.run] expected trials without a GPU, got resources_per_trial with gpu={asked['gpu']}: this machine's CPUs run them; use gpu=0"
@@ -153,9 +165,8 @@ def run(
     run_or_experiment: Callable[..., Any], *, config: dict[str, Any] | None = None, num_samples: int = 1, metric: str | None = None,
     mode: str | None = None, scheduler: Any = None, progress_reporter: Any = None, resources_per_trial: dict[str, Any] | None = None,
     stop: dict[str, float] | None = None, name: str | None = None, storage_path: Any = None, local_dir: Any = None, max_failures: int = 0,
-    max_concurrent_trials: int | None = None,
-    raise_on_failed_trial: bool = True, time_budget_s: float | None = None, verbose: int = 2, seed: int | None = None,
-    rehearse: Callable[..., Any] | None = None,
+    max_concurrent_trials: int | None = None, search_alg: Any = None, raise_on_failed_trial: bool = True, time_budget_s: float | None = None,
+    verbose: int = 2, seed: int | None = None, rehearse: Callable[..., Any] | None = None, runner: str | None = None,
 ) -> ExperimentAnalysis:  # fmt: skip
     """Try configurations: call a function in a process of its own for each, some at a time, and stop early what promises little.
 
@@ -171,7 +182,12 @@ def run(
     hold, and refuses the trial if that is more than `resources_per_trial["memory"]` (bytes, or "2GiB"; by default the machine's available memory,
     shared among the trials that run at a time).
 
-    Trials are forks of this process. Raises WorkerError once all have ended if some have failed (raise_on_failed_trial).
+    runner: "local", where trials are forks of this process; or "ray", where Ray Tune runs them on its cluster, or on one that it starts here for as
+    long as the search takes. By default Ray's where the program has called `ray.init()`; the table says which. Under Ray, functions are pickled,
+    `scheduler`, `search_alg` and `progress_reporter` may also be Ray's own, and `storage_path` is a folder that all machines see.
+    search_alg: who proposes configurations; `OptunaSearch()` learns from results.
+
+    Raises WorkerError once all have ended if some have failed (raise_on_failed_trial).
 
     >>> from calque import tune
     >>> def train(config):
@@ -187,28 +203,51 @@ def run(
         raise ArgumentError(f"[tune.run] expected num_samples of 1 or more, got {shown(num_samples)}")
     if mode not in (None, "min", "max"):
         raise ArgumentError(f"[tune.run] expected mode='min' or 'max', got {shown(mode)}")
-    if not hasattr(os, "fork"):
-        raise DeviceError("[tune.run] expected a system that can fork processes, got one that cannot; run it on Linux or macOS")
-    given = dict(resources_per_trial or {})
-    asked = given.pop("memory", None)
-    room, threads = _room(given, max_concurrent_trials)
-    memory = bytes_of("tune.run", asked) if asked is not None else _available() // room if rehearse is not None else None
+    if runner not in (None, "local", "ray"):
+        raise ArgumentError(f"[tune.run] expected runner='local' or 'ray', got {shown(runner)}")
+    asked, memory = _asked(resources_per_trial)
     scheduler = FIFOScheduler() if scheduler is None else scheduler
-    scheduler.wants(metric, mode)
+    searcher = RandomSearch() if search_alg is None else search_alg
+    by_ray = runner == "ray" or (runner is None and on_ray.is_joined())
+    if isinstance(scheduler, FIFOScheduler):
+        scheduler.wants(metric, mode)
+    metric, mode = metric or getattr(scheduler, "metric", None), mode or getattr(scheduler, "mode", None)
     reporter = (CLIReporter() if progress_reporter is None else progress_reporter) if verbose else None
     base = Path(storage_path or local_dir or mkdtemp(prefix="calque-tune-")) / str(name or getattr(run_or_experiment, "__name__", "search"))
     rng = random.Random(seed)
-    options = {"rehearse": rehearse, "memory": memory, "stop": dict(stop or {}), "seed": rng.random()}
-    runner = _Runner(run_or_experiment, room, threads, scheduler, max_failures, options)
-    drawn = configs(config or {}, num_samples, rng)
-    analysis = ExperimentAnalysis([], base, metric or getattr(scheduler, "metric", None), mode or getattr(scheduler, "mode", None))
-    try:
-        _search(runner, drawn, analysis, reporter, time_budget_s)
-    finally:
-        runner.end()
+    options = {"rehearse": rehearse, "memory": memory, "seed": rng.random()}
+    if isinstance(searcher, RandomSearch):
+        searcher.begin(config or {}, num_samples, metric, mode, rng)
+    analysis = ExperimentAnalysis([], base, metric, mode)
+    if by_ray:
+        more = {"stop": stop, "max_failures": max_failures, "max_concurrent_trials": max_concurrent_trials, "time_budget_s": time_budget_s}
+        on_ray.search(run_or_experiment, config or {}, num_samples, searcher, scheduler, reporter, analysis, asked, options, more)
+    else:
+        _here(run_or_experiment, searcher, scheduler, reporter, analysis, asked, options, stop, max_failures, max_concurrent_trials, time_budget_s)
     if raise_on_failed_trial:
         _require_success(analysis.trials)
     return analysis
+
+
+def _here(
+    function: Callable[..., Any], searcher: Any, scheduler: Any, reporter: Any, analysis: ExperimentAnalysis, asked: dict[str, float],
+    options: dict[str, Any], stop: dict[str, float] | None, max_failures: int, most: int | None, budget: float | None,
+) -> None:  # fmt: skip
+    """Run a search in forks of this process."""
+    if not hasattr(os, "fork"):
+        raise DeviceError("[tune.run] expected a system that can fork processes, got one that cannot; run it on Linux or macOS, or with runner='ray'")
+    kinds = (("scheduler", scheduler, FIFOScheduler), ("search_alg", searcher, RandomSearch), ("progress_reporter", reporter, CLIReporter | None))
+    for name, given, kind in kinds:
+        if not isinstance(given, kind):
+            raise ArgumentError(f"[tune.run] expected a {name} of calque.tune, got {type_name(given)}; Ray's run with runner='ray'")
+    room, threads = _room(asked, most)
+    if options["memory"] is None and options["rehearse"] is not None:
+        options["memory"] = child.available() // room
+    runner = _Runner(function, room, threads, scheduler, max_failures, {**options, "stop": dict(stop or {}), "searcher": searcher})
+    try:
+        _search(runner, analysis, reporter, budget)
+    finally:
+        runner.end()
 
 
 def _require_success(trials: list[Trial]) -> None:
@@ -218,7 +257,7 @@ def _require_success(trials: list[Trial]) -> None:
         raise WorkerError(f"[tune.run] expected all trials to end well, got {len(failed)} of {len(trials)} that failed:\n{rows}")
 
 
-def _search(runner: _Runner, drawn: Any, analysis: ExperimentAnalysis, reporter: Any, budget: float | None) -> None:
+def _search(runner: _Runner, analysis: ExperimentAnalysis, reporter: Any, budget: float | None) -> None:
     """Start trials where there is room, until there are none."""
     trials, more = analysis.trials, True
     synchronize()  # nothing is computed here while processes are forked
@@ -233,28 +272,19 @@ def _search(runner: _Runner, drawn: Any, analysis: ExperimentAnalysis, reporter:
                     trial = runner.again.pop(0)
                     runner.start(trial, trials.index(trial))
                     continue
-                config = next(drawn, None)
+                label = f"{len(trials):05d}"
+                config = runner.searcher.suggest(label)
                 if config is None:
                     more = False
                     break
-                label = f"{len(trials):05d}"
                 trials.append(Trial(label, config, child.folder_of(analysis.path, label)))
                 runner.start(trials[-1], len(trials) - 1)
             if runner.running:
                 runner.hear(min(LONGEST_WAIT, until - time.monotonic()))
             if reporter is not None:
-                reporter.look(trials)
+                reporter.look(trials, runner.where)
     finally:
         gc.unfreeze()
         runner.end()
     if reporter is not None:
-        reporter.look(trials, end=True)
-
-
-def _available() -> int:
-    """Bytes that programs may still take."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        reporter.look(trials, runner.where, end=True)

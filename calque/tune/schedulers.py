@@ -48,7 +48,7 @@ class ASHAScheduler(FIFOScheduler):
         if brackets != 1:
             raise ArgumentError(f"[ASHAScheduler] expected brackets=1, got {shown(brackets)}; leave it out")
         self.time_attr, self.metric, self.mode, self.max_t, self.factor = time_attr, metric, mode, max_t, reduction_factor
-        self.stop_last_trials = stop_last_trials
+        self.grace_period, self.stop_last_trials = grace_period, stop_last_trials
         count = int(math.log(max_t / grace_period, reduction_factor) + 1e-9)
         self._rungs: list[tuple[float, dict[str, float]]] = [(grace_period * reduction_factor**k, {}) for k in reversed(range(count + 1))]
 

@@ -92,12 +92,20 @@ class Session:
         self.iteration += 1
         kept = self.pending if checkpoint is None else self.keep(checkpoint)
         self.pending = None
-        auto = {"training_iteration": self.iteration, "time_total_s": self.spent + time.time() - self.start, "trial_id": self.trial}
-        tell(self.connection, "result", {**auto, **metrics}, kept)
+        self.send(metrics, kept)
         if kept is not None:
             self.checkpoint = kept
+
+    def send(self, metrics: dict[str, Any], kept: str | None) -> None:
+        """Give a result to who runs the search, and wait for the answer."""
+        auto = {"training_iteration": self.iteration, "time_total_s": self.spent + time.time() - self.start, "trial_id": self.trial}
+        tell(self.connection, "result", {**auto, **metrics}, kept)
         if not told(self.connection)[0]:
             raise Stopped
+
+    def end(self, refused: str = "") -> None:
+        """Say that the trial has ended, or why it does not start."""
+        tell(self.connection, *(["refused", refused] if refused else ["done"]))
 
     def keep(self, checkpoint: Checkpoint) -> str:
         """Put a checkpoint where it stays; it is whole as soon as it has its name."""

@@ -13,17 +13,17 @@ from calque.base.text import nearest, shown, type_name
 
 
 class Domain:
-    """Something that a value is drawn from."""
+    """Something that a value is drawn from. name, given: the function of this module that has made it, and what it got."""
 
-    def __init__(self, draw: Callable[[random.Random, Any], Any], text: str) -> None:
-        self._draw, self._text = draw, text
+    def __init__(self, draw: Callable[[random.Random, Any], Any], name: str, *given: Any) -> None:
+        self._draw, self.name, self.given = draw, name, given
 
     def sample(self, rng: random.Random | None = None, spec: Any = None) -> Any:
         """A value. spec: what functions of `sample_from` get."""
         return self._draw(random.Random() if rng is None else rng, spec)
 
     def __repr__(self) -> str:
-        return self._text
+        return f"{self.name}({'...' if self.name == 'sample_from' else ', '.join(map(str, self.given))})"
 
 
 class Spec:
@@ -75,38 +75,36 @@ def uniform(lower: float, upper: float) -> Domain:
     True
     """
     _bounds("uniform", lower, upper)
-    return Domain(lambda rng, _: rng.uniform(lower, upper), f"uniform({lower}, {upper})")
+    return Domain(lambda rng, _: rng.uniform(lower, upper), "uniform", lower, upper)
 
 
 def quniform(lower: float, upper: float, q: float) -> Domain:
     """A multiple of q from lower to upper."""
     _bounds("quniform", lower, upper)
-    return Domain(lambda rng, _: round(rng.uniform(lower, upper) / q) * q, f"quniform({lower}, {upper}, {q})")
+    return Domain(lambda rng, _: round(rng.uniform(lower, upper) / q) * q, "quniform", lower, upper, q)
 
 
 def loguniform(lower: float, upper: float, base: float = 10) -> Domain:
     """A float whose logarithm is uniform: each decade comes equally often."""
     _bounds("loguniform", lower, upper, positive=True)
-    return Domain(lambda rng, _: math.exp(rng.uniform(math.log(lower), math.log(upper))), f"loguniform({lower}, {upper})")
+    return Domain(lambda rng, _: math.exp(rng.uniform(math.log(lower), math.log(upper))), "loguniform", lower, upper)
 
 
 def randint(lower: int, upper: int) -> Domain:
     """A whole number from lower to upper - 1."""
     _bounds("randint", lower, upper, whole=True)
-    return Domain(lambda rng, _: rng.randrange(lower, upper), f"randint({lower}, {upper})")
+    return Domain(lambda rng, _: rng.randrange(lower, upper), "randint", lower, upper)
 
 
 def lograndint(lower: int, upper: int, base: float = 10) -> Domain:
     """A whole number from lower to upper - 1 whose logarithm is uniform."""
     _bounds("lograndint", lower, upper, whole=True, positive=True)
-    return Domain(
-        lambda rng, _: min(int(math.exp(rng.uniform(math.log(lower), math.log(upper)))), upper - 1), f"lograndint({lower}, {upper})"
-    )
+    return Domain(lambda rng, _: min(int(math.exp(rng.uniform(math.log(lower), math.log(upper)))), upper - 1), "lograndint", lower, upper)
 
 
 def randn(mean: float = 0.0, sd: float = 1.0) -> Domain:
     """A normally distributed number."""
-    return Domain(lambda rng, _: rng.gauss(mean, sd), f"randn({mean}, {sd})")
+    return Domain(lambda rng, _: rng.gauss(mean, sd), "randn", mean, sd)
 
 
 def choice(categories: Sequence[Any]) -> Domain:
@@ -114,14 +112,14 @@ def choice(categories: Sequence[Any]) -> Domain:
     values = list(categories)
     if not values:
         raise ArgumentError("[choice] expected some values to choose from, got none")
-    return Domain(lambda rng, _: rng.choice(values), f"choice({values})")
+    return Domain(lambda rng, _: rng.choice(values), "choice", values)
 
 
 def sample_from(func: Callable[..., Any]) -> Domain:
     """What a function gives: `func(spec)`, where `spec.config` has the values that were drawn before it."""
     if not callable(func):
         raise ArgumentError(f"[sample_from] expected a function, got {type_name(func)}")
-    return Domain(lambda _, spec: func(spec), "sample_from(...)")
+    return Domain(lambda _, spec: func(spec), "sample_from", func)
 
 
 def grid_search(values: Sequence[Any]) -> dict[str, list[Any]]:
@@ -129,15 +127,17 @@ def grid_search(values: Sequence[Any]) -> dict[str, list[Any]]:
     return {"grid_search": list(values)}
 
 
-def _leaves(config: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def leaves_of(config: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """The entries of a space that is nested, and where they are."""
     for key, value in config.items():
         if isinstance(value, dict) and set(value) != {"grid_search"}:
-            yield from _leaves(value, (*path, key))
+            yield from leaves_of(value, (*path, key))
         else:
             yield (*path, key), value
 
 
-def _put(config: dict[str, Any], path: tuple[Any, ...], value: Any) -> None:
+def put(config: dict[str, Any], path: tuple[Any, ...], value: Any) -> None:
+    """Set an entry of a configuration that is nested."""
     for key in path[:-1]:
         config = config.setdefault(key, {})
     config[path[-1]] = value
@@ -145,20 +145,20 @@ def _put(config: dict[str, Any], path: tuple[Any, ...], value: Any) -> None:
 
 def configs(space: dict[str, Any], num_samples: int, rng: random.Random) -> Iterator[dict[str, Any]]:
     """The configurations of a search, one by one. Functions of `sample_from` come last."""
-    leaves = list(_leaves(space))
+    leaves = list(leaves_of(space))
     grids = [(path, value["grid_search"]) for path, value in leaves if isinstance(value, dict)]
     drawn = [(path, value) for path, value in leaves if isinstance(value, Domain)]
-    drawn.sort(key=lambda leaf: leaf[1]._text == "sample_from(...)")
+    drawn.sort(key=lambda leaf: leaf[1].name == "sample_from")
     for _ in range(num_samples):
         for combination in itertools.product(*[values for _, values in grids]):
             config: dict[str, Any] = {}
             for path, value in leaves:
-                _put(config, path, None if isinstance(value, Domain | dict) else value)
+                put(config, path, None if isinstance(value, Domain | dict) else value)
             for (path, _), value in zip(grids, combination, strict=True):
-                _put(config, path, value)
+                put(config, path, value)
             done: dict[str, Any] = {path[0]: config[path[0]] for path, value in leaves if not isinstance(value, Domain)}
             for path, domain in drawn:
                 value = domain.sample(rng, Spec(done))
-                _put(config, path, value)
+                put(config, path, value)
                 done[path[0]] = config[path[0]]
             yield config

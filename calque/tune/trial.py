@@ -55,11 +55,11 @@ class ExperimentAnalysis:
     """What `tune.run` returns. path: the folder with checkpoints."""
 
     def __init__(self, trials: list[Trial], path: Path, metric: str | None, mode: str | None) -> None:
-        self.trials, self.path, self._metric, self._mode = trials, path, metric, mode
+        self.trials, self.path, self.metric, self.mode = trials, path, metric, mode
 
     def get_best_trial(self, metric: str | None = None, mode: str | None = None, scope: str = "last") -> Trial | None:
         """The trial whose metric is smallest or largest ("min", "max"); None if none has any. scope: "last", "avg" or "all" (its best)."""
-        metric, mode = metric or self._metric, mode or self._mode
+        metric, mode = metric or self.metric, mode or self.mode
         if metric is None or mode not in ("min", "max"):
             raise ArgumentError(f"[get_best_trial] expected a metric and mode='min' or 'max', got {shown(metric)} and {shown(mode)}")
         if scope not in ("last", "avg", "all"):

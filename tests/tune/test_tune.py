@@ -108,7 +108,7 @@ def test_the_snippet_of_the_sources_as_it_is_printed(capsys: pytest.CaptureFixtu
         scheduler=scheduler,
         progress_reporter=reporter)  # fmt: skip
     text = capsys.readouterr().out
-    assert "== Trials: 4 TERMINATED ==" in text and "batch_size | loss" in text and len(result.trials) == 4
+    assert " at a time: 4 TERMINATED ==" in text and "batch_size | loss" in text and len(result.trials) == 4
     best = result.get_best_trial("loss", "min", "last")
     assert best is not None and best.last_result["loss"] == min(t.last_result["loss"] for t in result.trials)
     assert all(t.config["l1"] in [2**k for k in range(2, 9)] for t in result.trials)
