@@ -244,9 +244,9 @@ def search(
         with _interruptible():
             found = tune.run(
                 work, name=analysis.path.name, storage_path=str(analysis.path.parent.absolute()), config={} if ours else _space(tune, space),
-                num_samples=searcher.total if ours else num_samples, search_alg=_searcher(searcher) if ours else searcher, scheduler=_scheduler(tune, scheduler),
-                metric=metric if strict else None, mode=mode if strict else None, resources_per_trial=placed, callbacks=[book.callback],
-                trial_name_creator=name, trial_dirname_creator=name, raise_on_failed_trial=False,
-                progress_reporter=None if own else reporter, verbose=0 if own or reporter is None else 1, **more,
+                num_samples=searcher.total if ours else num_samples, search_alg=_searcher(searcher) if ours else searcher,
+                scheduler=_scheduler(tune, scheduler), metric=metric if strict else None, mode=mode if strict else None,
+                resources_per_trial=placed, callbacks=[book.callback], trial_name_creator=name, trial_dirname_creator=name,
+                raise_on_failed_trial=False, progress_reporter=None if own else reporter, verbose=0 if own or reporter is None else 1, **more,
             )  # fmt: skip
         book.look(found.trials, end=True)

@@ -161,6 +161,17 @@ def _room(asked: dict[str, float], most: int | None) -> tuple[int, int]:
     return room if most is None else min(room, most), max(1, int(asked["cpu"]))
 
 
+def _check(run_or_experiment: Any, num_samples: Any, mode: Any, runner: Any) -> None:
+    if not callable(run_or_experiment):
+        raise ArgumentError(f"[tune.run] expected a function of the configuration, got {type_name(run_or_experiment)}")
+    if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
+        raise ArgumentError(f"[tune.run] expected num_samples of 1 or more, got {shown(num_samples)}")
+    if mode not in (None, "min", "max"):
+        raise ArgumentError(f"[tune.run] expected mode='min' or 'max', got {shown(mode)}")
+    if runner not in (None, "local", "ray"):
+        raise ArgumentError(f"[tune.run] expected runner='local' or 'ray', got {shown(runner)}")
+
+
 def run(
     run_or_experiment: Callable[..., Any], *, config: dict[str, Any] | None = None, num_samples: int = 1, metric: str | None = None,
     mode: str | None = None, scheduler: Any = None, progress_reporter: Any = None, resources_per_trial: dict[str, Any] | None = None,
@@ -197,14 +208,7 @@ def run(
     >>> found.best_config, found.best_result["training_iteration"]
     ({'x': 1.5}, 3)
     """
-    if not callable(run_or_experiment):
-        raise ArgumentError(f"[tune.run] expected a function of the configuration, got {type_name(run_or_experiment)}")
-    if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
-        raise ArgumentError(f"[tune.run] expected num_samples of 1 or more, got {shown(num_samples)}")
-    if mode not in (None, "min", "max"):
-        raise ArgumentError(f"[tune.run] expected mode='min' or 'max', got {shown(mode)}")
-    if runner not in (None, "local", "ray"):
-        raise ArgumentError(f"[tune.run] expected runner='local' or 'ray', got {shown(runner)}")
+    _check(run_or_experiment, num_samples, mode, runner)
     asked, memory = _asked(resources_per_trial)
     scheduler = FIFOScheduler() if scheduler is None else scheduler
     searcher = RandomSearch() if search_alg is None else search_alg
