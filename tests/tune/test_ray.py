@@ -39,6 +39,14 @@ def test_ray_finds_what_the_local_runner_finds_and_killed_trials_resume(tmp_path
 
 
 @pytest.mark.slow
+def test_a_function_that_trains_runs_under_ray_as_it_is(tmp_path: Path) -> None:
+    """Without `calque.tune`: Ray's own functions around a loop of ours, and a killed trial that resumes."""
+    done = _run("ray_tune.py", tmp_path)
+    found = [line for line in done.stdout.splitlines() if line.startswith("trial ")]
+    assert sorted(found) == ["trial False TERMINATED 0 4", "trial True TERMINATED 2 4"], done.stdout + done.stderr
+
+
+@pytest.mark.slow
 def test_what_goes_wrong_on_ray_is_said(tmp_path: Path) -> None:
     done = _run("ray_wrong.py", tmp_path)
     assert done.returncode == 0 and done.stdout.rstrip().endswith("all said"), done.stdout + done.stderr
