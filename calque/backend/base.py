@@ -249,6 +249,11 @@ class DeviceBackend(ABC):
     def refusal(self, op: Any, dtypes: Sequence[DType], result: DType) -> str:
         """Why the device cannot compute a primitive (`ops.opdef.OpDef`) on operands of these types; "" if it can."""
 
+    def falls_back(self, op: Any, dtypes: Sequence[DType], result: DType) -> bool:
+        """Whether programs are compiled all the same that compute, or hold, what `refusal` names: that part then runs on the CPU. Asked only if the
+        user has chosen that (`calque.xla.fallback`)."""
+        return False
+
     @abstractmethod
     def compile(self, program: Any, index: int) -> DeviceProgram:
         """What runs an `ir.program.Program` on a device."""

@@ -151,6 +151,7 @@ class Settings:
     deterministic: bool = field(default_factory=lambda: _flag("CALQUE_DETERMINISTIC"))  # a program gives the same bits however often it was seen
     checked: bool = field(default_factory=lambda: _flag("CALQUE_CHECKED"))  # NaN, overflow and domain errors raise
     tf32: bool = False  # float32 products on devices with tensor cores may round their operands (`set_float32_matmul_precision`)
+    fallback: bool = False  # what a device cannot compute is computed on the CPU (`calque.xla.fallback`)
     memory_limit: int = field(default_factory=lambda: _number("CALQUE_MEMORY_LIMIT", 0))  # bytes; 0 = what the machine has
 
 

@@ -15,6 +15,7 @@ from calque.base.layout import Layout, dense_layout
 from calque.observe import events
 from calque.ops.opdef import get
 from calque.record import recorder
+from calque.record.fallback import refusal
 from calque.record.others import LOCK
 from calque.record.places import no_values
 from calque.record.recorder import Storage, realised
@@ -93,8 +94,11 @@ def _start(sources: Sequence[tuple[Storage, Layout]], device: Device) -> list[St
     if device is META:
         return [_meta(view) for _, view in sources]
     for _, view in sources if device.backend is not None else ():
-        if why := device.backend.refusal(COPY, (view.dtype,), view.dtype):
-            raise UnsupportedTypeError(f"[to] expected a dtype that {device} has, got {view.dtype!r}: {why}; keep it on the CPU")
+        if why := refusal(device, COPY, (view.dtype,), view.dtype):
+            raise UnsupportedTypeError(
+                f"[to] expected a dtype that {device} has, got {view.dtype!r}: {why}; keep it on the CPU, or let the CPU compute such parts: "
+                "calque.xla.fallback(True)"
+            )
     if any(view.device is META for _, view in sources):
         raise no_values()
     found = [(buffer_of(storage, REASON), view) for storage, view in sources]

@@ -16,6 +16,7 @@ from typing import Any
 
 from calque.base.cache import Cache
 from calque.base.collector import pause_collections, without_full_collections
+from calque.base.config import settings
 from calque.base.device import CPU, META, Device, InUse
 from calque.base.dtypes import int64
 from calque.base.errors import UnsupportedTypeError
@@ -25,6 +26,7 @@ from calque.observe.causes import cause_of, flushed, seldom_repeats
 from calque.observe.source import user_line
 from calque.ops import opdef
 from calque.record.exclusive import judge
+from calque.record.fallback import refusal, say
 from calque.record.novel import fresh
 from calque.record.others import LOCK, foreign_buffer
 from calque.record.path import SEVERAL, Counters, Edge
@@ -82,13 +84,15 @@ def grow(
     forced = device is not None
     if InUse.several and not forced:
         device = place_of(trace, op, inputs, layouts, local.state.device)
-    rule = (op, attrs, layouts, device)
+    rule = (op, attrs, layouts, device, settings.fallback)
     value = _results.get(rule) or _results.keep(rule, result_of(op, attrs, layouts, device or CPU))
     if value.nbytes > _HUGE and op.creates and value.device is not META and value.device.backend is None:
         require_memory(value.nbytes)
     edge = Edge(trace.cur, op, inputs, attrs, value, recording_line() if line is None else line)
     edge.fixed = forced or (local.state.device is not None and not any(isinstance(source, int) for source in inputs))
     edge.input_layouts = layouts
+    if value.device.backend is not None and settings.fallback:
+        say(edge, layouts)
     if edge.rhythm is not None:
         beat(edge, edge.rhythm)
     trace.cur.next[key] = edge
@@ -98,7 +102,7 @@ def grow(
     return edge
 
 
-_results = Cache("results of operations", 700, 1 / 64)  # (operation, attributes, operands, device) -> layout
+_results = Cache("results of operations", 700, 1 / 64)  # (operation, attributes, operands, device, choice) -> layout
 
 
 def result_of(op: Any, attrs: tuple[Any, ...], layouts: tuple[Any, ...], device: Device) -> Layout:
@@ -108,8 +112,11 @@ def result_of(op: Any, attrs: tuple[Any, ...], layouts: tuple[Any, ...], device:
     if any(dtype.hosted for dtype in dtypes):
         opdef.refuse_hosted(op, dtypes, not all(isinstance(lay, Layout) for lay in layouts))
     shape, dtype = tuple(op.shape(shapes, attrs)), op.dtype(dtypes, attrs)
-    if device.backend is not None and (why := device.backend.refusal(op, dtypes, dtype)):
-        raise UnsupportedTypeError(f"[{op.name}] expected what {device} computes, got {op.name} of {dtype!r}: {why}; move operands with .cpu()")
+    if device.backend is not None and (why := refusal(device, op, dtypes, dtype)):
+        raise UnsupportedTypeError(
+            f"[{op.name}] expected what {device} computes, got {op.name} of {dtype!r}: {why}; move operands with .cpu(), "
+            "or let the CPU compute such parts: calque.xla.fallback(True)"
+        )
     return dense_layout(shape, dtype, device)
 
 

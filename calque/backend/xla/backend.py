@@ -103,6 +103,10 @@ class JaxBackend(DeviceBackend):
                 return f"tensors of {dtype!r} live on the CPU alone"
         return "" if supports(op) else f"{op.name} is computed on the CPU alone"
 
+    def falls_back(self, op: Any, dtypes: Sequence[DType], result: DType) -> bool:
+        """Executables call the CPU back; JAX has all types but those of other libraries."""
+        return not any(dtype.nameless for dtype in (*dtypes, result))
+
     def synchronize(self, index: int) -> None:
         """Wait for all programs and copies."""
         self.mark(index).wait()
@@ -128,7 +132,7 @@ class JaxBackend(DeviceBackend):
         """A copy on the device; what is on it already is copied there."""
         jax, device = self.jax, self.devices[index]
         dtype = from_numpy_dtype(np.dtype(array.dtype))
-        if dtype is None or dtype.hosted:
+        if dtype is None or (dtype.hosted and not settings.fallback):
             raise DeviceError(f"[to] expected a dtype that {self.kind}:{index} has, got {array.dtype}; keep the tensor on the CPU")
         try:
             with jax.enable_x64(True):
@@ -148,7 +152,10 @@ class JaxBackend(DeviceBackend):
             made = OutOfMemoryError(f"[run] expected memory on {self.kind}:{index}, got {text.splitlines()[0]}")
             made.sizes = (f"{nbytes:,} bytes" if nbytes else "memory", f"{self.kind}:{index} with {text.splitlines()[0]}")
             return made
-        return DeviceError(f"[run] expected {self.kind}:{index} to run the program, got {text.splitlines()[0]}; that is what JAX says")
+        lines = text.splitlines()
+        if "callback" in lines[0]:  # what was called is told of last
+            lines.reverse()
+        return DeviceError(f"[run] expected {self.kind}:{index} to run the program, got {lines[0]}; that is what JAX says")
 
     def ledger(self, index: int) -> Ledger | None:
         """Our own accounting of a device that has none."""

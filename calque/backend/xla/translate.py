@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from calque.backend.xla.builder import run_body
+from calque.backend.xla.host import on_host
 from calque.backend.xla.routines import Routines
 from calque.backend.xla.windows import Windows
+from calque.base.dtypes import from_numpy_dtype
 from calque.ir.program import Node, Program
 
 Value = Any
@@ -77,7 +79,11 @@ class Translation:
 
     def _computed(self, node: Node, operands: list[Value]) -> Value:
         op, attrs = node.op, node.attrs
-        if op.name in _WINDOWED:
+        if op.name in _WINDOWED and op.name != "update_add":
+            return self._window(op.name, operands, attrs)
+        if not supports(op) or node.dtype.hosted or any(from_numpy_dtype(x.dtype).hosted for x in operands):  # type: ignore[union-attr]
+            return on_host(self.jax, node, operands)
+        if op.name == "update_add":
             return self._window(op.name, operands, attrs)
         if op.body is not None:
             return run_body(self.jax, op, operands, attrs, tuple(node.shape), node.dtype)
