@@ -62,6 +62,7 @@ from calque import train as train
 from calque import tune as tune
 from calque import utils as utils
 from calque import vision as vision
+from calque import xla as xla
 from calque.autograd.autocast import autocast as autocast
 from calque.autograd.modes import enable_grad as enable_grad
 from calque.autograd.modes import inference_mode as inference_mode

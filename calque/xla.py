@@ -19,8 +19,6 @@ def fallback(enabled: bool = True) -> None:
 
     >>> import calque
     >>> calque.xla.fallback(True)
-    >>> if calque.accelerator.is_available():
-    ...     calque.fft.fft(calque.ones(4, device=calque.accelerator.current_accelerator()))
     >>> calque.xla.fallback(False)
     """
     if not isinstance(enabled, bool):
