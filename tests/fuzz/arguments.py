@@ -122,8 +122,8 @@ INNER = frozenset(  # of use to subclasses alone
     create_proxy""".split()  # noqa: SIM905
 )
 LEFT_OUT = frozenset(
-    """set_num_threads set_logical_devices set_default_dtype set_default_device default_generator explain spawn register_kl wrap has_side_effect
-    set_dir download_url_to_file load_state_dict_from_url
+    """set_num_threads set_logical_devices set_default_dtype set_default_device set_default_validate_args set_dir default_generator explain spawn
+    register_kl wrap has_side_effect download_url_to_file load_state_dict_from_url
     resnet50 resnet101 resnet152 vgg11 vgg11_bn vgg13 vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn""".split()  # noqa: SIM905 - the last: 0.5 GB each
 )
 RESULTS = frozenset(  # classes of what functions give: nobody makes one
