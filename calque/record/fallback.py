@@ -12,7 +12,7 @@ from calque.observe.source import warn_user
 from calque.record.path import Edge
 from calque.record.trie import forget
 
-_MOVES = ("view", "view_at", "update", "update_at")  # roles of what a device does with values whatever their type
+_MOVES = ("view", "update")  # roles of what a device does with values whatever their type, at a fixed offset or at one that is an operand
 _said: set[tuple[str, str]] = set()  # (operation, line) that the CPU computes for a device
 
 
@@ -26,7 +26,7 @@ def say(edge: Edge, layouts: tuple[Any, ...]) -> None:
     """Warn where the CPU computes for a device: once for a line."""
     op, device = edge.op, edge.layout.device
     why = device.backend.refusal(op, [lay.dtype if isinstance(lay, Layout) else lay for lay in layouts], edge.layout.dtype)
-    if why and op.role not in _MOVES and op.kind != "leaf" and (op.name, edge.line) not in _said:
+    if why and op.role.removesuffix("_at") not in _MOVES and op.kind != "leaf" and (op.name, edge.line) not in _said:
         _said.add((op.name, edge.line))
         warn_user(
             f"[{op.name}] runs on the CPU for {device}: {why}. Its operands and result are copied each time, as calque.xla.fallback(True) asked for "
