@@ -190,6 +190,10 @@ class Backend(ABC):
     def memory(self, index: int | None = None) -> MemoryStats:
         """Memory accounting of one logical device, or of all together."""
 
+    def blocks(self) -> list[tuple[int, int, bool]]:
+        """(address, bytes, whether somebody has it) of every block of memory, for snapshots; [] where there is nothing to tell."""
+        return []
+
     @abstractmethod
     def reset_peak(self) -> None:
         """Start the peak anew from the bytes in use."""

@@ -12,6 +12,7 @@ from calque.memory.fit import Fitted, fit, largest_batch
 from calque.memory.leaks import Leak, LeakWarning, LeakWatch
 from calque.memory.origin import nan_origin
 from calque.memory.plan import MemoryPlan, TensorHeld, plan
+from calque.memory.snapshot import Block, Holder, Snapshot, snapshot
 from calque.memory.summary import (
     Layer,
     Summary,
@@ -25,8 +26,9 @@ from calque.memory.summary import (
 )
 
 __all__ = [
-    "Fitted", "Layer", "Leak", "LeakWarning", "LeakWatch", "MemoryPlan", "Summary", "TensorHeld", "empty_cache", "fit", "largest_batch",
-    "max_memory_allocated", "memory_allocated", "memory_reserved", "memory_summary", "nan_origin", "plan", "reset_peak_memory_stats", "summary",
+    "Block", "Fitted", "Holder", "Layer", "Leak", "LeakWarning", "LeakWatch", "MemoryPlan", "Snapshot", "Summary", "TensorHeld", "empty_cache", "fit",
+    "largest_batch", "max_memory_allocated", "memory_allocated", "memory_reserved", "memory_summary", "nan_origin", "plan",
+    "reset_peak_memory_stats", "snapshot", "summary",
 ]  # fmt: skip
 
 _publish(sys.modules[__name__])

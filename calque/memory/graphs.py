@@ -9,8 +9,14 @@ from calque.record.nodes import GradNode
 
 def graph(roots: list[Any], most: int = 200_000) -> tuple[int, int]:
     """(nodes, bytes of what they have saved) of the graphs behind some nodes."""
+    nodes, saved = saved_by(roots, most)
+    return nodes, sum(storage.layout.nbytes for storage, _ in saved.values())
+
+
+def saved_by(roots: list[Any], most: int = 200_000) -> tuple[int, dict[int, tuple[Any, str]]]:
+    """(nodes, {id of a storage: (the storage, the line of an operation that has saved it)}) of the graphs behind some nodes."""
     seen: set[int] = set()
-    saved: dict[int, int] = {}
+    saved: dict[int, tuple[Any, str]] = {}
     pending = list(roots)
     while pending and len(seen) < most:
         node = pending.pop()
@@ -22,5 +28,5 @@ def graph(roots: list[Any], most: int = 200_000) -> tuple[int, int]:
         for item in kept.values() if isinstance(kept, dict) else kept if isinstance(kept, list | tuple) else ():
             storage = getattr(item, "_storage", None)
             if storage is not None:
-                saved[id(storage)] = storage.layout.nbytes
-    return len(seen), sum(saved.values())
+                saved.setdefault(id(storage), (storage, node.line))
+    return len(seen), saved

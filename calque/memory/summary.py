@@ -10,11 +10,10 @@ from calque.base.errors import DTypeError
 from calque.base.text import human, type_name
 from calque.functional.common import is_tensor
 from calque.kernel.cost import cost
-from calque.memory.graphs import graph
 from calque.memory.rehearsal import Form, Rehearsal
+from calque.memory.snapshot import snapshot
 from calque.memory.stage import Stage
 from calque.nn.module import Module
-from calque.observe.variables import frames, grouped, variables
 from calque.record import recorder
 from calque.report.devices import synchronize
 from calque.run.backends import backend
@@ -152,6 +151,7 @@ def summary(model: Any, *inputs: Any, **keywords: Any) -> Summary:
 
 def memory_summary(rows: int = 8) -> str:
     """What tensors of this process hold now, as text: bytes in use, their peak, what is kept for reuse, and the variables that hold most.
+    `snapshot()` is the same as an object, and as a page.
 
     >>> import calque
     >>> x = calque.ones(1000, 1000)
@@ -159,22 +159,7 @@ def memory_summary(rows: int = 8) -> str:
     >>> "`x`" in calque.memory.memory_summary()
     True
     """
-    synchronize()
-    stats = backend().memory()
-    out = [
-        f"{human(stats.in_use):>12}  in use",
-        f"{human(stats.peak):>12}  in use at most (since reset_peak_memory_stats)",
-        f"{human(stats.cached):>12}  kept for reuse (empty_cache() gives it back)",
-    ]
-    found = sorted(grouped(variables(frames())).items(), key=lambda item: -item[1].nbytes)
-    for name, v in found[:rows]:
-        nodes, _ = graph(v.roots)
-        what = f"{v.count} tensors" if v.count > 1 else f"{list(v.shape)}"
-        out.append(f"{human(v.nbytes):>12}  `{name}`: {what}{f', with graphs of {nodes} operations' if nodes > 1 else ''}")
-    rest = stats.in_use - sum(v.nbytes for _, v in found)
-    if rest > stats.in_use // 50:
-        out.append(f"{human(rest):>12}  without a variable: what graphs keep, results of programs that are used again")
-    return "\n".join(out)
+    return snapshot().text(rows)
 
 
 def empty_cache() -> int:

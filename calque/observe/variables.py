@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
+from calque.base.layout import Layout
 from calque.observe.source import inside_package
 
 DEPTH = 4  # containers and objects inside of one another
@@ -23,13 +24,21 @@ MOST = 20_000  # entries of a container, and things that are looked at in all
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, ModuleType, CodeType, FrameType)
 
 
+class Kept(NamedTuple):
+    """A value that a variable holds: its layout, whether it is the gradient of a tensor, and the line of what made it, if it has history."""
+
+    layout: Layout
+    gradient: bool
+    line: str
+
+
 @dataclass(slots=True)
 class Variable:
-    """A variable, or an attribute of an object that one names. `values`: bytes of the values that it holds, by id of the storage; `roots`: nodes of
-    the graphs behind its tensors; `where`: of the line that made the newest of those; `count`: tensors."""
+    """A variable, or an attribute of an object that one names. `values`: those that it holds, by id of the storage; `roots`: nodes of the graphs
+    behind its tensors; `where`: of the line that made the newest of those; `count`: tensors."""
 
     name: str
-    values: dict[int, int] = field(default_factory=dict)
+    values: dict[int, Kept] = field(default_factory=dict)
     roots: list[Any] = field(default_factory=list)
     where: str = ""
     count: int = 0
@@ -38,7 +47,7 @@ class Variable:
     @property
     def nbytes(self) -> int:
         """Bytes of its values."""
-        return sum(self.values.values())
+        return sum(kept.layout.nbytes for kept in self.values.values())
 
 
 def frames(level: int = 1) -> list[FrameType]:
@@ -162,12 +171,13 @@ def _filled(cell: Any) -> bool:
 
 def _note(variable: Variable, t: Any) -> None:
     """A tensor of a variable: its value, its gradient's and its graph."""
+    line = t._grad_fn.line if t._grad_fn is not None else ""
     for one in (t, t._grad):
         storage = getattr(one, "_storage", None)
         if storage is not None and storage.buffer is not None and storage.buffer.array is not None:
-            variable.values[id(storage)] = storage.layout.nbytes
+            variable.values[id(storage)] = Kept(storage.layout, one is not t, line if one is t else "")
     variable.count += 1
     variable.shape = tuple(t._layout.shape)
     if t._grad_fn is not None:
         variable.roots.append(t._grad_fn)
-        variable.where = t._grad_fn.line
+        variable.where = line

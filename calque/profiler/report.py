@@ -6,15 +6,16 @@ The tables are plain HTML; only the timeline and the memory curve are drawn by t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from calque.observe.events import COMPILE, RECORDING, Event, Session
-from calque.profiler.averages import Average, short
+from calque.profiler.averages import Average
 from calque.profiler.chrome import rows
 from calque.profiler.costs import Row
+from calque.profiler.html import bar, folded, line_cell, resource, sized, table, tiles, write_page
 from calque.profiler.peak import Peak
 
 EVENTS = 200_000  # the longest are drawn if there are more
@@ -32,8 +33,7 @@ def write(path: str | Path, session: Session, lines: Sequence[Row], averages: Se
     busy = _busy(session)
     data = json.dumps(_data(session, peak), separators=(",", ":")).replace("<", "\\u003c")
     parts = {
-        "STYLE": _resource("report.css"),
-        "SCRIPT": _resource("report.js"),
+        "SCRIPT": resource("report.js"),
         "DATA": data,
         "SUMMARY": _summary(session, peak, busy, metadata),
         "PEAK": _peak(peak, session.track),
@@ -42,14 +42,7 @@ def write(path: str | Path, session: Session, lines: Sequence[Row], averages: Se
         "COMPILES": _compiles(session),
         "FLUSHES": _flushes(session),
     }
-    page = _resource("report.html")
-    for name, text in parts.items():
-        page = page.replace(f"<!--{name}-->", text)
-    Path(path).write_text(page, encoding="utf-8")
-
-
-def _resource(name: str) -> str:
-    return Path(__file__).with_name("page").joinpath(name).read_text(encoding="utf-8")
+    write_page(path, "report.html", parts)
 
 
 # ------------------------------------------------------------------------------------------------------- what the script draws
@@ -122,54 +115,35 @@ def _summary(session: Session, peak: Peak | None, busy: dict[str, float], metada
     total = max(session.ended - session.began, 1e-9)
     compiling = sum(e.seconds for e in session.events if e.row == COMPILE)
     waiting = sum(e.seconds for e in session.events if e.row == RECORDING and e.name.startswith(("wait", "synchronize")))
-    tiles = [("duration", _seconds(total), "of the profile")]
-    tiles += [(f"{queue} queue", f"{100 * seconds / total:.0f} %", f"busy for {_seconds(seconds)}") for queue, seconds in sorted(busy.items())]
-    tiles += [
+    found = [("duration", _seconds(total), "of the profile")]
+    found += [(f"{queue} queue", f"{100 * seconds / total:.0f} %", f"busy for {_seconds(seconds)}") for queue, seconds in sorted(busy.items())]
+    found += [
         ("waiting for values", _seconds(waiting), "Python threads stood still"),
         ("compiling", _seconds(compiling), f"{sum(e.row == COMPILE for e in session.events)} programs"),
-        ("peak memory", "-" if peak is None else _bytes(peak.nbytes), "most bytes in use"),
+        ("peak memory", "-" if peak is None else sized(peak.nbytes), "most bytes in use"),
         ("runs", str(len(session.runs)), f"of {len({id(r.form) for r in session.runs})} programs"),
     ]
-    tiles += [(key, value, "") for key, value in metadata.items()]
-    return "".join(f'<div class="tile"><span>{escape(a)}</span><b>{escape(b)}</b><small>{escape(c)}</small></div>' for a, b, c in tiles)
-
-
-def _table(heads: Sequence[tuple[str, bool]], body: Iterable[Sequence[str]], empty: str) -> str:
-    """`heads`: (title, whether it is a number). Cells are HTML already."""
-    lines = list(body)
-    if not lines:
-        return f'<p class="empty">{escape(empty)}</p>'
-    head = "".join(f"<th{' class=n' if number else ''}>{escape(title)}</th>" for title, number in heads)
-    kinds = [" class=n" if number else "" for _, number in heads]
-    cells = "".join("<tr>" + "".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>" for row in lines)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{cells}</tbody></table></div>'
-
-
-def _bar(text: str, share: float) -> str:
-    return f'<span class="bar" style="--w:{max(0.0, min(100.0, 100 * share)):.1f}%">{escape(text)}</span>'
-
-
-def _line(line: str, nothing: str = "no line") -> str:
-    return f'<code title="{escape(line)}">{escape(short(line))}</code>' if line else f'<span class="faint">{escape(nothing)}</span>'
+    found += [(key, value, "") for key, value in metadata.items()]
+    return tiles(found)
 
 
 def _peak(peak: Peak | None, followed: bool) -> str:
     if peak is None:
         return ""
-    head = f"<p>At most <b>{escape(_bytes(peak.nbytes))}</b> were in use"
-    head += f", while the program at {_line(peak.running)} ran." if peak.running else "."
+    head = f"<p>At most <b>{escape(sized(peak.nbytes))}</b> were in use"
+    head += f", while the program at {line_cell(peak.running)} ran." if peak.running else "."
     if not followed:
         return head + " What was alive then is not known: profile_memory was False.</p>"
     most = max((h.nbytes for h in peak.held), default=1)
     body = []
     for h in peak.held[:TABLE_ROWS]:
         values = sorted(h.values.items(), key=lambda item: -item[1][1])
-        inside = "<br>".join(f"{times} x {escape(name)} <i>{_bytes(nbytes)}</i>" for name, (times, nbytes) in values[:12])
-        more = f"<br>and {len(values) - 12} more" if len(values) > 12 else ""
+        inside = [f"{times} x {escape(name)} <i>{sized(nbytes)}</i>" for name, (times, nbytes) in values[:12]]
+        inside += [f"and {len(values) - 12} more"] if len(values) > 12 else []
         first = f"{values[0][1][0]} x {escape(values[0][0])}" + (f" and {len(values) - 1} more" if len(values) > 1 else "")
-        what = f"<details><summary>{first}</summary>{inside}{more}</details>" if len(values) > 1 else first
-        body.append([_bar(_bytes(h.nbytes), h.nbytes / most), _line(h.line, h.kind), escape(h.kind), what])
-    return head + "</p>" + _table([("bytes", False), ("line", False), ("kind", False), ("values", False)], body, "nothing was alive")
+        what = folded(first, inside if len(values) > 1 else [])
+        body.append([bar(sized(h.nbytes), h.nbytes / most), line_cell(h.line, h.kind), escape(h.kind), what])
+    return head + "</p>" + table([("bytes", False), ("line", False), ("kind", False), ("values", False)], body, "nothing was alive")
 
 
 def _lines(lines: Sequence[Row]) -> str:
@@ -182,13 +156,12 @@ def _lines(lines: Sequence[Row]) -> str:
     for r in lines[:TABLE_ROWS]:
         ops = ", ".join(sorted(r.ops, key=lambda name: -r.ops[name])[:8]) + (" ..." if len(r.ops) > 8 else "")
         kernels = sorted(r.kernels.items(), key=lambda item: -item[1])
-        inside = "<br>".join(f"{times} x {escape(name)}" for name, times in kernels[:12])
-        fused = f"<details><summary>{escape(ops)}</summary>computed in<br>{inside}</details>"
+        fused = folded(escape(ops), ["computed in", *(f"{times} x {escape(name)}" for name, times in kernels[:12])])
         rates = [_rate(r.flops * r.exact, r.seconds), _rate(r.bytes * r.exact, r.seconds), _share(r.share)] if known else []
-        time = _bar(_seconds(r.seconds), r.seconds / most)
-        body.append([time, f"{100 * r.seconds / total:.1f}", _line(r.line), fused, str(r.launches), *rates])
+        time = bar(_seconds(r.seconds), r.seconds / most)
+        body.append([time, f"{100 * r.seconds / total:.1f}", line_cell(r.line), fused, str(r.launches), *rates])
     note = "" if all(r.exact for r in lines) else ESTIMATED
-    return note + _table(heads, body, "no program ran") + _more(len(lines))
+    return note + table(heads, body, "no program ran") + _more(len(lines))
 
 
 def _ops(averages: Sequence[Average]) -> str:
@@ -197,11 +170,11 @@ def _ops(averages: Sequence[Average]) -> str:
     known = any(a.exact for a in ops)
     heads = [("time", False), ("operation", False), ("calls", True), ("each", True), *(RATES if known else [])]
     body = [
-        [_bar(_seconds(a.cpu_time_total / 1e6), a.cpu_time_total / most), f"<code>{escape(a.key)}</code>", str(a.count), _seconds(a.cpu_time / 1e6),
+        [bar(_seconds(a.cpu_time_total / 1e6), a.cpu_time_total / most), f"<code>{escape(a.key)}</code>", str(a.count), _seconds(a.cpu_time / 1e6),
          *(_rates(a) if known else [])]
         for a in ops[:TABLE_ROWS]
     ]  # fmt: skip
-    return _table(heads, body, "no program ran") + _more(len(ops))
+    return table(heads, body, "no program ran") + _more(len(ops))
 
 
 def _rates(a: Average) -> list[str]:
@@ -214,11 +187,11 @@ def _compiles(session: Session) -> str:
     most = max((e.seconds for e in found), default=0.0) or 1.0
     heads = [("time", False), ("program", False), ("why", False), ("lowering", True), ("nodes", True), ("launches", True), ("at", True)]
     body = [
-        [_bar(_seconds(e.seconds), e.seconds / most), escape(e.name.removeprefix("compile ")), escape(str(e.facts["cause"])),
+        [bar(_seconds(e.seconds), e.seconds / most), escape(e.name.removeprefix("compile ")), escape(str(e.facts["cause"])),
          _seconds(e.facts["lowering"]), str(e.facts["nodes"]), str(e.facts["launches"]), _seconds(e.start - session.began)]
         for e in found[:TABLE_ROWS]
     ]  # fmt: skip
-    return _table(heads, body, "nothing was compiled: every program was known") + _more(len(found))
+    return table(heads, body, "nothing was compiled: every program was known") + _more(len(found))
 
 
 def _flushes(session: Session) -> str:
@@ -231,12 +204,12 @@ def _flushes(session: Session) -> str:
     found = sorted(counted.items(), key=lambda item: -item[1][0])
     most = max((times for _, (times, _) in found), default=1)
     body = [
-        [_bar(f"{int(times)} x", times / most), escape(name.split(": ", 1)[1]), _line(line), "replayed" if name.startswith("replay") else "recorded",
-         _seconds(seconds)]
+        [bar(f"{int(times)} x", times / most), escape(name.split(": ", 1)[1]), line_cell(line),
+         "replayed" if name.startswith("replay") else "recorded", _seconds(seconds)]
         for (name, line), (times, seconds) in found[:TABLE_ROWS]
     ]  # fmt: skip
     heads = [("times", False), ("why", False), ("line", False), ("how", False), ("total", True)]
-    return _table(heads, body, "nothing was flushed") + _more(len(found))
+    return table(heads, body, "nothing was flushed") + _more(len(found))
 
 
 def _more(count: int) -> str:
@@ -256,13 +229,6 @@ def _seconds(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.2f} {unit}"
     return f"{seconds * 1e6:.1f} µs"
-
-
-def _bytes(nbytes: float) -> str:
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if nbytes >= size:
-            return f"{nbytes / size:.2f} {unit}"
-    return f"{nbytes:.0f} B"
 
 
 __all__ = ["write"]

@@ -113,6 +113,10 @@ class CpuBackend(Backend):
         found = [pool.stats() for pool in POOLS]
         return MemoryStats(sum(s.in_use for s in found), sum(s.peak for s in found), sum(s.cached for s in found))
 
+    def blocks(self) -> list[tuple[int, int, bool]]:
+        """(address, bytes, whether somebody has it) of every block of memory."""
+        return [block for pool in POOLS for block in pool.blocks()]
+
     def reset_peak(self) -> None:
         """Start the peaks anew."""
         for pool in POOLS:

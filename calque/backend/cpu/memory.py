@@ -236,6 +236,19 @@ class Pool:
                 self._collect()
             return MemoryStats(self._in_use, self._peak, self._cached)
 
+    def blocks(self) -> list[tuple[int, int, bool]]:
+        """(address, bytes, whether somebody has it) of every block; an arena that serves a smaller request has two entries."""
+        inside = self._lock._is_owned()  # type: ignore[attr-defined]
+        with self._lock:
+            if not inside:
+                self._collect()
+            out = self._out.copy()
+            found = [(address, block.size, True) for address, block in out.items()]
+            arenas = [(address, out[address].size, size) for address, size in self._capacity.items() if address in out]
+            found += [(address + used, size - used, False) for address, used, size in arenas if size > used]
+            found += [(address, size, False) for size, addresses in self._free.items() for address in addresses]
+            return found + [(address, size, False) for size, address in self._arenas]
+
     def reset_peak(self) -> None:
         """Start the peak anew."""
         inside = self._lock._is_owned()  # type: ignore[attr-defined]
