@@ -1,5 +1,5 @@
 """Data sets on files of common formats. They keep names and places, not the data, where a file can be read in pieces, and open it where it is read:
-in every worker for itself."""
+in every worker for itself. Addresses stand for a copy on this machine (see `remote`)."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from calque.base.text import described, nearest, shown
 from calque.data.convert import copy_array
 from calque.data.dataset import Dataset, IterableDataset
 from calque.data.random_source import host_generator
+from calque.data.remote import bare, expanded, files_below, is_address, local_copy
 from calque.data.worker_info import get_worker_info
 from calque.tensor import Tensor
 
@@ -49,7 +50,7 @@ class TableDataset(Dataset[Any]):
         self, path: str | os.PathLike[str], features: Sequence[str] | None = None, target: str | None = None, missing: float | None = None,
         transform: Callable[[Tensor], Any] | None = None,
     ) -> None:  # fmt: skip
-        self.path, self.transform = os.fspath(path), transform
+        self.path, self.transform = local_copy(path), transform
         table = _columns(self.path)
         names = [name for name in table if name != target] if features is None else list(features)
         for name in names + ([target] if target is not None else []):
@@ -154,7 +155,7 @@ class TextLines(_Reopened, Dataset[str]):
     """
 
     def __init__(self, path: str | os.PathLike[str], encoding: str = "utf-8", transform: Callable[[str], Any] | None = None) -> None:
-        self.path, self.encoding, self.transform = os.path.abspath(os.fspath(path)), encoding, transform
+        self.path, self.encoding, self.transform = os.path.abspath(local_copy(path)), encoding, transform
         self.size = os.path.getsize(self.path)
         ends: list[Array] = []
         with open(self.path, "rb") as file:
@@ -207,7 +208,7 @@ class ArraysDataset(_Reopened, Dataset[dict[str, Any]]):
     def __init__(
         self, path: str | os.PathLike[str], keys: Sequence[str] | None = None, transform: Callable[[dict[str, Any]], Any] | None = None
     ) -> None:
-        self.path, self.transform = os.path.abspath(os.fspath(path)), transform
+        self.path, self.transform = os.path.abspath(local_copy(path)), transform
         there = self._arrays()
         self.keys = list(there) if keys is None else list(keys)
         for key in self.keys:
@@ -260,9 +261,9 @@ class TarShards(IterableDataset[dict[str, Any]]):
     """Samples in tar files, as WebDataset writes them: files whose names are equal up to the first dot of their base name belong to one sample, a
     dict from the rest of their names to contents, and "__key__". Workers share out the files; each tar is read from beginning to end.
 
-    paths: the tar files, which may be compressed. decode: of "txt" make a string, of "cls", "index" a number, of "json" its value, of "npy" an array
-    and of "jpg", "jpeg", "png", "webp", "bmp" an image of Pillow's; False: everything stays bytes. shuffle: samples come out of a pool of so many in
-    random order. transform: changes a sample.
+    paths: the tar files, which may be compressed; addresses may have `*` in them, and are copied when their turn comes. decode: of "txt" make a
+    string, of "cls", "index" a number, of "json" its value, of "npy" an array and of "jpg", "jpeg", "png", "webp", "bmp" an image of Pillow's;
+    False: everything stays bytes. shuffle: samples come out of a pool of so many in random order. transform: changes a sample.
 
     Raises DataError that names tar and sample for what cannot be decoded.
     """
@@ -271,11 +272,12 @@ class TarShards(IterableDataset[dict[str, Any]]):
         self, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], decode: bool = True, shuffle: int = 0,
         transform: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:  # fmt: skip
-        self.paths = [os.fspath(paths)] if isinstance(paths, str | os.PathLike) else [os.fspath(path) for path in paths]
+        given = [paths] if isinstance(paths, str | os.PathLike) else paths
+        self.paths = [file for path in given for file in expanded(os.fspath(path))]
         if not self.paths:
             raise ArgumentError("[TarShards] expected at least one tar file, got none")
         for path in self.paths:
-            if not os.path.isfile(path):
+            if not is_address(path) and not os.path.isfile(path):
                 raise FileNotFoundError(f"[TarShards] expected a tar file, got {path}, which is not there")
         if isinstance(shuffle, bool) or shuffle < 0:
             raise ArgumentError(f"[TarShards] expected shuffle as a number of samples >= 0, got {shown(shuffle)}")
@@ -300,8 +302,9 @@ class TarShards(IterableDataset[dict[str, Any]]):
 
     def _samples(self, path: str) -> Iterator[dict[str, Any]]:
         sample: dict[str, Any] = {}
+        here = local_copy(path)  # when its turn comes
         try:
-            with tarfile.open(path, "r|*") as tar:
+            with tarfile.open(here, "r|*") as tar:
                 for member in tar:
                     file = tar.extractfile(member) if member.isreg() else None
                     if file is None:
@@ -356,7 +359,7 @@ def read_wav(path: str | os.PathLike[str]) -> tuple[Tensor, int]:
     Raises DataError for another format or a file that is cut short.
     """
     try:
-        name = os.fsdecode(path)
+        name = os.fsdecode(local_copy(path))
     except TypeError:
         raise DTypeError(f"[read_wav] expected a path, got {described(path)}; pass a str or a Path") from None
     try:
@@ -388,17 +391,12 @@ class AudioFolder(Dataset[tuple[Any, int]]):
 
     def __init__(self, root: str | os.PathLike[str], transform: Callable[[Tensor], Any] | None = None, rate: int | None = None) -> None:
         self.root, self.transform, self.rate = os.fspath(root), transform, rate
-        self.classes = sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir())
-        self.samples = [
-            (os.path.join(place, file), label)
-            for label, name in enumerate(self.classes)
-            for place, _, files in sorted(os.walk(os.path.join(self.root, name)))
-            for file in sorted(files)
-            if file.lower().endswith(".wav")
-        ]
+        found = files_below(self.root, "AudioFolder")
+        self.classes = list(found)
+        self.samples = [(path, label) for label, name in enumerate(found) for path in found[name] if bare(path).lower().endswith(".wav")]
         if not self.samples:
-            found = self.classes or "no folder"
-            raise FileNotFoundError(f"[AudioFolder] expected folders of .wav files in {self.root}, one for each class, got {found}")
+            got = self.classes or "no folder"
+            raise FileNotFoundError(f"[AudioFolder] expected folders of .wav files in {self.root}, one for each class, got {got}")
 
     def __len__(self) -> int:
         return len(self.samples)

@@ -21,6 +21,7 @@ from calque.base.errors import DataError
 from calque.base.shapes import whole
 from calque.base.text import shown
 from calque.data import Dataset
+from calque.data.remote import bare, files_below, local_copy
 from calque.functional.blame import publish as _publish
 from calque.io.allowed import find
 from calque.io.bounds import Budget
@@ -58,7 +59,8 @@ class VisionDataset(Dataset):
 
 
 class DatasetFolder(VisionDataset):
-    """A folder for each class: `root/dog/x.png`. loader: reads a file; extensions or is_valid_file: which files count."""
+    """A folder for each class: `root/dog/x.png`, or an address of such (`s3://bucket/train`), whose files are copied when they are read. loader:
+    reads a file; extensions or is_valid_file: which files count."""
 
     def __init__(
         self, root: _Folder, loader: Callable[[str], Any], extensions: Any = None, transform: Any = None, target_transform: Any = None,
@@ -70,15 +72,14 @@ class DatasetFolder(VisionDataset):
         ends = (extensions,) if isinstance(extensions, str) else tuple(extensions or ())
         valid = is_valid_file or (lambda path: path.lower().endswith(ends))
         self.loader, self.extensions = loader, extensions
-        self.classes = sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir())
+        below = files_below(self.root, type(self).__name__)
+        self.classes = list(below)
         if not self.classes:
             raise FileNotFoundError(f"[DatasetFolder] Couldn't find any class folder in {self.root}; make one for each class")
         self.class_to_idx = {name: k for k, name in enumerate(self.classes)}
         self.samples: list[tuple[str, int]] = []
         for name, index in self.class_to_idx.items():
-            walked = os.walk(os.path.join(self.root, name), followlinks=True)
-            files = sorted(os.path.join(place, file) for place, _, inside in walked for file in inside)
-            found = [(path, index) for path in files if valid(path)]
+            found = [(path, index) for path in below[name] if valid(bare(path))]
             if not found and not allow_empty:
                 raise FileNotFoundError(f"[DatasetFolder] Found no valid file for the classes {name}; allow_empty=True accepts that")
             self.samples += found
@@ -86,7 +87,7 @@ class DatasetFolder(VisionDataset):
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         path, target = self.samples[index]
-        return self.changed(self.loader(path), target)
+        return self.changed(self.loader(local_copy(path)), target)
 
     def __len__(self) -> int:
         return len(self.samples)
