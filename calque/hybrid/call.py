@@ -452,7 +452,9 @@ class Hybridized:
         if not roots or spent:
             if len(needed) < len(capture.storages):
                 raise Unsupported("keeps a value in a place that the guards do not reach")
-            outcome.spent = Spent(roots, stand_ins.nodes, tensors) if spent else None
+            if spent:
+                ends = {id(root): Spent(root, stand_ins.nodes, tensors) for root in roots}
+                outcome.spent = [ends[id(root)] for root in roots]
         mark = (outcome.spec, tuple(outcome.places), tuple(outcome.grads), tuple(outcome.differentiable), tuple(outcome.views), spent)
         macro.result = outcome
         memory = entry.memory

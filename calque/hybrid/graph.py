@@ -466,17 +466,16 @@ def _overwritten(node: FunctionNode, storage: Storage, version: int) -> Autograd
 
 
 class Spent:
-    """What is left of the graph behind results whose gradients a backward pass inside the call has used: where they would go, to whom it is said."""
+    """What is left of the graph behind a result whose gradient a backward pass inside the call has used: where it would go, to whom it is said."""
 
-    def __init__(self, roots: list[Any], stand_ins: dict[int, tuple[int, Any]], tensors: list[Tensor]) -> None:
-        root = roots[0]
+    def __init__(self, root: Any, stand_ins: dict[int, tuple[int, Any]], tensors: list[Tensor]) -> None:
         self.name, self.freed, self.line = root.name(), root.freed or "the hybridized call", root.line
         outputs = (root.next[0].outputs[root.index],) if isinstance(root, OutputNode) else getattr(root, "outputs", ())
         self.layouts = outputs if root.edge is None else (root.edge.layout,)
         arguments = {id(t): k for k, t in enumerate(tensors)}
         self.leaves: list[tuple[int, Any]] = []
         seen: set[int] = set()
-        stack = list(roots)
+        stack = [root]
         while stack:
             item = stack.pop()
             if item is None or id(item) in seen:
@@ -491,7 +490,7 @@ class Spent:
                 stack += item.next
 
     def node(self, tensors: list[Tensor]) -> FunctionNode:
-        """The node of the results of a call with these arguments."""
+        """The node of the result of a call with these arguments."""
         made = function_node(self.name, tuple([leaf if k < 0 else tensors[k] for k, leaf in self.leaves]), self.layouts, _no_more)
         made.freed, made.where = self.freed, self.line
         return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calque.hybrid.gradients import Gradients
-from calque.hybrid.graph import Template
+from calque.hybrid.graph import Spent, Template
 from calque.hybrid.region import Place, handle
 from calque.hybrid.structure import build
 from calque.record.versions import Silent
@@ -26,7 +26,7 @@ class Outcome:
     ) -> None:
         self.spec, self.places, self.grads, self.differentiable, self.views = spec, places, grads, differentiable, views
         self.template: Template | None = None
-        self.spent: Any = None
+        self.spent: list[Spent] = []  # what stands behind the differentiable outputs in the place of a template
         self.single = spec == ("tensor", 0) and not views
         self.unread: set[int] = set()  # leaves whose old gradient nobody reads
         self.gradients: Gradients | None = None  # made for the first replay without looks at values
@@ -52,9 +52,9 @@ def given(reached: list[Any], outcome: Outcome, cells: list[Any], created: list[
         if outcome.template is not None:
             outcome.template.attach(chosen, cells, created, tensors, known)
         else:
-            node = outcome.spent.node(tensors)
-            for out in chosen:
-                out._grad_fn, out._requires_grad = node, True
+            ends = {id(spent): spent.node(tensors) for spent in outcome.spent}
+            for out, spent in zip(chosen, outcome.spent, strict=True):
+                out._grad_fn, out._requires_grad = ends[id(spent)], True
     for k, watch in outcome.losses:
         watch.next(created[k])
     if outcome.single:

@@ -40,7 +40,7 @@ class Edge:
 
     __slots__ = (
         "next", "parent", "op", "inputs", "attrs", "layout", "input_layouts", "line", "plans", "depth", "used", "boundary", "nbytes", "place",
-        "fixed", "rhythm", "loose", "gradients", "formula",
+        "fixed", "rhythm", "loose", "retired", "gradients", "formula",
     )  # fmt: skip
 
     def __init__(self, parent: "Edge | None", op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], value: Any, line: str) -> None:
@@ -65,6 +65,7 @@ class Edge:
         # Behind a cut, and where a path leaves those that seldom come again (`loosen`): number of the last position, operations, the largest number
         # and where it was met (see `beat`); None elsewhere.
         self.loose = False
+        self.retired: bool = parent is not None and parent.retired  # behind an offset that is a run-time argument by now, see `retire`
         self.rhythm: tuple[int, int, int, int] | None = None if parent is None else parent.rhythm or (START if parent.loose else None)
         # Pending work is bounded: by operations, and by the bytes of inputs it keeps alive (its results cost nothing until the flush).
         # The cut comes behind a contraction if one is near: an unrolled loop is then cut at the same place of its body whatever its length is,

@@ -95,6 +95,7 @@ def retire(following: dict[Any, Edge], mark: Any, successor: Edge) -> None:
             del following[key]
         gone = [edge]
         for edge in gone:  # it grows
+            edge.retired = True
             gone.extend(set(edge.next.values()))
         Counters.edges -= len(gone)
         Counters.nbytes -= sum(map(_held, gone))

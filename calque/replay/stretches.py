@@ -102,6 +102,8 @@ class Stretches:
         level = self.places.get(place) if self.generation == Counters.evictions else None
         for stretch in level or ():
             if stretch.parts == parts:
+                if stretch.macro is not None and stretch.macro.end.retired:  # the calls that follow record another path
+                    stretch.macro, stretch.calls = None, 1
                 return stretch
         level = self._level(place)
         if len(level) >= VARIANTS:

@@ -16,6 +16,7 @@ import pytest
 
 import calque
 from calque import nn, optim
+from calque.base.config import settings
 from calque.base.errors import AutogradError
 from calque.record import recorder
 from calque.replay.macro import Macro
@@ -319,6 +320,17 @@ def test_leaves_of_other_classes() -> None:
         calque.mul(calque.ones(2, requires_grad=True), float(k)).add(leaf.view(2)).sum().backward()
         np.testing.assert_array_equal(leaf.grad.numpy(), np.ones(2, np.float32))
         recorder.flush("test")
+
+
+def test_a_place_whose_offset_has_become_an_argument_is_recorded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of the first recording is retired then, and what follows would record another."""
+    monkeypatch.setattr(settings, "verify", True)
+    monkeypatch.setattr(settings, "eager", False)
+    w = calque.ones(3, requires_grad=True)
+    for k in range(12):
+        x, w.grad = calque.ones(3, requires_grad=k in (7, 9)), None  # its gradient is another slice of the same one
+        (calque.cat([x, w]) ** 2).sum().backward()
+        assert w.grad.sum().item() == 6
 
 
 def test_ctrl_c_inside_a_replay_waits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_hybridized_calls_do_what_pytorch_does(seed: int) -> None:
 
 @pytest.mark.parametrize("verify", [False, True], ids=["", "verify"])
 @pytest.mark.usefixtures("both_ways")
-@pytest.mark.parametrize("number", [1803712, 1804014, 904558, 951524, 6001799, 6000190, 6000198, 770000045])
+@pytest.mark.parametrize("number", [1803712, 1804014, 904558, 951524, 6001799, 6000190, 6000198, 770000045, 821003648, 821006921])
 def test_programs_that_went_wrong_once(number: int, verify: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "verify", verify)
     assert not (text := report(number)), text
