@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -189,6 +190,16 @@ def _every_program_is_planned_here() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fingerprint, "LONG", sys.maxsize)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _numbers_of_its_own(request: pytest.FixtureRequest) -> None:
+    """What a test draws without a seed depends on its name and `--seed`, not on which tests have drawn before it."""
+    number = zlib.crc32(request.node.nodeid.encode()) ^ request.config.calque_seed  # type: ignore[attr-defined]
+    random.seed(number)
+    np.random.seed(number)
+    if (calque := sys.modules.get("calque")) is not None:
+        calque.manual_seed(number)
 
 
 @pytest.fixture
