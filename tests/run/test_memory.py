@@ -23,6 +23,7 @@ from calque.backend.base import CheckFailed
 from calque.backend.cpu.backend import CpuBackend
 from calque.backend.cpu.executable import CpuExecutable, Kept, compile_schedule
 from calque.backend.cpu.memory import POOL, rounded
+from calque.base.config import settings
 from calque.kernel.memory import predicted_peak
 from calque.kernel.schedule import Schedule
 from calque.run.pipeline import compile_program
@@ -56,6 +57,7 @@ class Watch:
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch, nothing_kept: None) -> Watch:
+    monkeypatch.setattr(settings, "sync", True)  # else the program's Python goes on meanwhile, and gives up memory that was in use before
     found = Watch()
     original = CpuExecutable.run
     monkeypatch.setattr(CpuExecutable, "run", lambda form, *arguments: found.run(original, form, *arguments))
