@@ -173,7 +173,8 @@ class Hybridized:
 
     def recordings(self) -> str:
         """What has been recorded of the calls, as text: for each set of arguments that calls differ in, the stretches of operations with what they
-        read, write and make, and the values on which they depend; or why there is none. Empty before the second call.
+        read, write and make, and the values on which they depend; or why there is none. Empty before the second call. The lines are described in
+        `calque/replay/macro_text.py`.
 
         >>> double = calque.compile(lambda x: x * 2)
         >>> for _ in range(3): y = double(calque.ones(200, 200)).sum().item()
@@ -186,8 +187,8 @@ class Hybridized:
         found: list[str] = []
         for entry in [entry for entries in self.entries.values() for entry in entries]:
             memory, number = entry.memory, len(found) + 1
-            trees = [text for level in memory.roots.values() if (text := tree_of([m for m in level if m.ready] or level))]
-            found.append("\n".join([f"call {number}{f': {memory.refused}' if memory.refused else ''}", *trees]))
+            text = tree_of([macro for level in memory.roots.values() for macro in ([m for m in level if m.ready] or level)])
+            found.append(f"call {number}{f': {memory.refused}' if memory.refused else ''}" + (f"\n{text}" if text else ""))
         return "\n\n".join([*found, *(f"not recorded: {reason}" for reason in self.refused.values())])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

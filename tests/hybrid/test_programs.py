@@ -87,13 +87,12 @@ def function_of(lines: list[str], state: dict[str, Any]) -> Any:
     return scope["program"], text
 
 
-def session(lines: list[str], style: str, seed: int) -> Any:
-    """Results of many calls, and everything they left behind."""
+def session(lines: list[str], prepared: Any, seed: int) -> Any:
+    """Results of many calls, and everything they left behind. `prepared`: what makes of the function what is called."""
     calque.manual_seed(seed)
     state = {"s": calque.zeros(3), "c": calque.zeros((), dtype=calque.int64)}
     function, text = function_of(lines, state)
-    if style == "hybrid":
-        function = calque.compile(function)
+    function = prepared(function)
     rng = np.random.default_rng(seed)
     pool = [rng.integers(-4, 5, 3).astype(np.float32) / 2 for _ in range(4)]
     weight = calque.tensor([1.0, -0.5, 0.25], requires_grad=True)
@@ -115,15 +114,15 @@ def session(lines: list[str], style: str, seed: int) -> Any:
     return text, ends, repr(state["s"].tolist()), state["c"].item(), repr(grad), calque.rand(2).tolist()
 
 
-def check(lines: list[str], seed: int) -> None:
+def check(lines: list[str], seed: int, prepared: Any = calque.compile) -> None:
     """As written and hybridized."""
     try:
-        expected = session(lines, "plain", seed)
+        expected = session(lines, lambda function: function, seed)
     except Exception as error:
         with pytest.raises(type(error)):
-            session(lines, "hybrid", seed)
+            session(lines, prepared, seed)
         return
-    got = session(lines, "hybrid", seed)
+    got = session(lines, prepared, seed)
     for name, a, b in zip(("results", "state", "count", "gradient", "random numbers"), expected[1:], got[1:], strict=True):
         assert a == b, f"{name} differ:\n{expected[0]}"
 
