@@ -1,4 +1,4 @@
-"""Fifty programs as people write them print the same under PyTorch and under `calque run`."""
+"""A hundred programs as people write them print the same under PyTorch and under `calque run`."""
 
 from __future__ import annotations
 

@@ -41,6 +41,7 @@ class Draws:
 def main(programs: dict[str, Any]) -> None:
     """Print what each program named on the command line (or all) computes, one line of JSON each."""
     torch.set_num_threads(1)
-    found = {n: f for n, f in programs.items() if callable(f) and getattr(f, "__module__", "") == "__main__" and not isinstance(f, type)}
+    mine = {n: f for n, f in programs.items() if callable(f) and getattr(f, "__module__", "") == "__main__"}
+    found = {n: f for n, f in mine.items() if not isinstance(f, type) and not n.startswith("_")}
     for name in sys.argv[1:] or found:
         print(json.dumps({name: found[name]()}), flush=True)

@@ -20,8 +20,8 @@ def wgan_gp() -> list[float]:
     generator = nn.Sequential(nn.Linear(4, 32, bias=False), nn.BatchNorm1d(32), nn.LeakyReLU(0.2, inplace=True), nn.Linear(32, 2))
     critic = nn.Sequential(nn.Linear(2, 32), nn.LeakyReLU(0.2, inplace=True), nn.Linear(32, 1))
     d.weights(generator, critic)
-    opt_g = optim.Adam(generator.parameters(), lr=1e-3, betas=(0.5, 0.9))
-    opt_d = optim.Adam(critic.parameters(), lr=1e-3, betas=(0.5, 0.9))
+    opt_g = optim.Adam(generator.parameters(), lr=1e-3, betas=(0.5, 0.9), eps=1e-3)
+    opt_d = optim.Adam(critic.parameters(), lr=1e-3, betas=(0.5, 0.9), eps=1e-3)
     log = []
     for it in range(6):
         real = d.normal(16, 2) * 0.5 + 1
