@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,19 @@ class LossLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._waiting: list[bytes] = []
+        self._unsafe: list[bytes] = []  # a power failure may take them: all since the last fsync, those that wait included
         self._warned = False
 
     def append(self, epoch: int, step: int, loss: float) -> None:
         """Write the line of a step."""
-        self._waiting.append((json.dumps({"epoch": epoch, "step": step, "loss": loss}) + "\n").encode())
+        line = (json.dumps({"epoch": epoch, "step": step, "loss": loss}) + "\n").encode()
+        self._waiting.append(line)
+        self._unsafe.append(line)
         self.write()
+
+    def unsafe(self) -> list[str]:
+        """Lines that may not be in the file later, for a checkpoint: after `write(durable=True)` those that the disk did not take."""
+        return [line.decode() for line in self._unsafe]
 
     def write(self, durable: bool = False) -> None:
         """Write what is waiting; `durable`: so that it survives a power failure, which a checkpoint of later steps relies on."""
@@ -46,18 +54,22 @@ class LossLog:
                 self._waiting.clear()
                 if durable:
                     os.fsync(file.fileno())
+                    self._unsafe.clear()
         except OSError as error:
             if not self._warned:
                 warn_user(f"[Trainer] cannot write {str(self.path)!r}: {error.strerror or error}; training goes on, its lines are tried again")
             self._warned = True
 
-    def trim(self, epoch: int, step: int) -> None:
-        """Drop the lines of steps that will be done again."""
-        self._waiting.clear()
+    def trim(self, epoch: int, step: int, unsafe: Sequence[str] = ()) -> None:
+        """Drop the lines of steps that will be done again; write those that were `unsafe` when the checkpoint was made."""
+        lines_of = [line.encode() for line in unsafe]
+        self._waiting, self._unsafe = list(lines_of), list(lines_of)
+        for line in lines_of[:1]:
+            epoch, step = min((epoch, step), _read(line) or (epoch, step))
         try:
             lines = self.path.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
-            return
+            lines = []
         kept = []
         for line in lines:
             entry = _read(line)
@@ -71,10 +83,12 @@ class LossLog:
                 write_whole(str(self.path), len(text), lambda file: _put(file, text))
             except CheckpointError as error:
                 raise CheckpointError(f"{error}; the losses of steps that will be done again cannot be dropped from it") from error
+        self.write()
 
     def clear(self) -> None:
         """Remove the file."""
         self._waiting.clear()
+        self._unsafe.clear()
         self.path.unlink(missing_ok=True)
 
 

@@ -304,7 +304,7 @@ class Trainer:
         parts = {"scheduler": self.scheduler, "scaler": self.scaler}
         return {
             "version": 1, "epoch": self.epoch, "step": self.step, "updates": self.updates, "history": self.history, "stopped": self.stopped,
-            "config": self.config, "drained": self._drained,
+            "config": self.config, "drained": self._drained, "losses": self._log.unsafe(),
             "model_state_dict": self.model.state_dict(), "optimizer_state_dict": self.optimizer.state_dict(), "loader": self._loader_state,
             "meters": {name: meter.state_dict() for name, meter in self.meters.items()}, "streams": _streams(),
             **{f"{name}_state_dict": None if part is None else part.state_dict() for name, part in parts.items()},
@@ -353,8 +353,9 @@ class Trainer:
         none."""
         if path is None and self.checkpoints.last is None:
             return False
-        self.load_state_dict(self.checkpoints.load() if path is None else calque.load(path))
-        self._log.trim(self.epoch, self.step)
+        state = self.checkpoints.load() if path is None else calque.load(path)
+        self.load_state_dict(state)
+        self._log.trim(self.epoch, self.step, state.get("losses", []))
         return True
 
     def clear(self) -> None:

@@ -17,7 +17,7 @@ import pytest
 from calque.io import write
 from calque.train import Checkpoints, losses
 from calque.train.losses import LossLog
-from tests.train.test_trainer import loaders, trainer, values
+from tests.train.test_trainer import Killed, loaders, trainer, values
 
 Operation = tuple[Any, ...]
 
@@ -304,3 +304,32 @@ def test_the_log_of_losses_is_never_torn(tmp_path: Path) -> None:
     log.trim(9, 9)
     log.append(1, 0, 4.0)
     assert len(log.path.read_text().splitlines()) == 4
+
+
+def test_losses_that_the_disk_did_not_take_come_back_with_the_checkpoint(tmp_path: Path) -> None:
+    """The lines could not be written, the checkpoint behind them could; then the process died."""
+    whole = trainer(tmp_path / "whole", save_every=1)
+    whole.fit(*loaders(), epochs=2)
+    for cut, fault in ((3, "write"), (3, "fsync"), (5, "write"), (5, "later")):
+        run = trainer(tmp_path / f"{cut}{fault}", save_every=1)
+        update, steps, log = run._update, [0], run._log
+        real = log.write
+
+        def refused(durable: bool = False, fault: str = fault, real: Any = real) -> None:
+            if fault == "fsync" or (fault == "later" and steps[0] >= cut):
+                real(False)  # in the file, and not safe there
+
+        def dying(group: Any, update: Any = update, steps: Any = steps, cut: int = cut) -> Any:
+            steps[0] += 1
+            if steps[0] > cut:
+                raise Killed
+            return update(group)
+
+        log.write, run._update = refused, dying
+        with pytest.raises(Killed):
+            run.fit(*loaders(), epochs=2)
+        run = trainer(tmp_path / f"{cut}{fault}", save_every=1)
+        assert run.resume() and run.updates == cut
+        run.fit(*loaders(), epochs=2)
+        assert run.losses.read_text() == whole.losses.read_text(), (cut, fault)
+        assert values(run.model) == values(whole.model)
