@@ -1,9 +1,9 @@
 """Trains again and again for some seconds while workers are killed and stopped, the disk fails and the run is cut off; prints what it found as JSON.
 
-python -m tests.soak.hour SECONDS FOLDER SEED
+python -m tests.soak.hour SECONDS FOLDER SEED EPOCHS
 
-A run that nobody disturbs comes first. Every later one must have its losses and its weights, to the last bit. Memory, open files, processes and shared
-memory are noted behind each.
+A run that nobody disturbs comes first. Every later one must have its losses and its weights, to the last bit. Memory, open files, processes and
+shared memory are noted behind each.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from calque.data import DataLoader, Dataset, processes
 from calque.train import Trainer
 from tests.train.test_crashes import Faults
 
-EPOCHS, BATCH = 3, 8
+BATCH = 8
 
 
 class Noisy(Dataset[Any]):
@@ -52,7 +52,7 @@ class CutOff(BaseException):
     """As if the process ended here."""
 
 
-def trained(folder: Path, workers: int, kill_at: int) -> tuple[bytes, dict[str, bytes]]:
+def trained(folder: Path, epochs: int, workers: int, kill_at: int) -> tuple[bytes, dict[str, bytes]]:
     """Losses and weights of a run, which ends at its update `kill_at` as if killed (-1: never)."""
     calque.manual_seed(4)
     random.seed(4)
@@ -72,7 +72,7 @@ def trained(folder: Path, workers: int, kill_at: int) -> tuple[bytes, dict[str, 
     trainer._update = counted  # type: ignore[method-assign]
     loader = DataLoader(Noisy(130), BATCH, shuffle=True, num_workers=workers, timeout=1.0 if workers else 0)
     try:
-        trainer.fit(loader, DataLoader(Noisy(20), BATCH), epochs=EPOCHS)
+        trainer.fit(loader, DataLoader(Noisy(20), BATCH), epochs=epochs)
     finally:
         trainer.checkpoints.wait()  # the thread of a dead process would not write, either
     return (folder / "losses.jsonl").read_bytes(), {name: t.numpy().tobytes() for name, t in model.state_dict().items()}
@@ -94,7 +94,8 @@ class Disturber(threading.Thread):
         while not self.over.wait(self.rng.uniform(0.2, 1.2)):
             template = processes._template.pid
             try:
-                workers = [int(p) for t in os.listdir(f"/proc/{template}/task") for p in Path(f"/proc/{template}/task/{t}/children").read_text().split()]
+                files = [Path(f"/proc/{template}/task/{t}/children") for t in os.listdir(f"/proc/{template}/task")]
+                workers = [int(p) for file in files for p in file.read_text().split()]
                 if template and workers:
                     name = "SIGSTOP" if self.rng.random() < 0.06 else "SIGKILL"
                     os.kill(self.rng.choice(workers), getattr(signal, name))
@@ -114,10 +115,10 @@ def held() -> dict[str, int]:
     }  # fmt: skip
 
 
-def main(seconds: float, folder: Path, seed: int) -> None:
+def main(seconds: float, folder: Path, seed: int, epochs: int) -> None:
     rng = random.Random(seed)
     warnings.simplefilter("ignore")  # every fault is told
-    whole = trained(folder / "whole", 0, -1)
+    whole = trained(folder / "whole", epochs, 0, -1)
     faults, samples, runs, cuts, told = {"SIGKILL": 0, "SIGSTOP": 0, "disk": 0}, [], 0, 0, 0
     began = time.monotonic()
     while time.monotonic() - began < seconds:
@@ -129,14 +130,14 @@ def main(seconds: float, folder: Path, seed: int) -> None:
             disk = Faults(place, rng.randrange(400), rng.randrange(1, 12), rng.choice([errno.ENOSPC, errno.EIO, errno.EDQUOT]))
             try:
                 with disk:
-                    found = trained(place, rng.randrange(4), rng.randrange(1, 30) if rng.random() < 0.7 else -1)
+                    found = trained(place, epochs, rng.randrange(4), rng.randrange(1, 10 * epochs) if rng.random() < 0.7 else -1)
             except CutOff:
                 cuts += 1
             except (CheckpointError, WorkerError) as error:  # its last save failed, or a worker was killed three times: the user starts it again
                 assert "expected" in str(error), error
                 told += 1
             faults["disk"] += max(0, min(disk.calls - disk.first, disk.count))
-        found = trained(place, 0, -1)  # it is over; what the disk did not take at the end is there now
+        found = trained(place, epochs, 0, -1)  # it is over; what the disk did not take at the end is there now
         disturber.over.set()
         disturber.join()
         for name, count in disturber.done.items():
@@ -152,4 +153,4 @@ def main(seconds: float, folder: Path, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    main(float(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

@@ -21,7 +21,7 @@ WARM = 600.0  # seconds after which memory has found its size
 @pytest.mark.parametrize("seconds", [1, pytest.param(3600, marks=pytest.mark.slow)])
 def test_r17_training_under_faults(tmp_path: Path, seed: int, seconds: int) -> None:
     seconds = int(os.environ.get("CALQUE_SOAK_SECONDS", "3600")) if seconds > 1 else seconds
-    command = [sys.executable, "-m", "tests.soak.hour", str(seconds), str(tmp_path), str(seed)]
+    command = [sys.executable, "-m", "tests.soak.hour", str(seconds), str(tmp_path), str(seed), "3" if seconds > 1 else "1"]
     before = set(os.listdir("/dev/shm"))
     done = subprocess.run(command, stdout=subprocess.PIPE, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=2 * seconds + 600, text=True)
     assert done.returncode == 0
@@ -36,8 +36,8 @@ def test_r17_training_under_faults(tmp_path: Path, seed: int, seconds: int) -> N
     slope = float(np.polyfit(hours, sizes, 1)[0])
     ranges = {what: [(min(part), max(part)) for part in ([s[what] for s in early], [s[what] for s in late])] for what in COUNTS}
     print(
-        f"{found['runs']} runs in {samples[-1]['seconds']:.0f} s, each with the losses and weights of the first; cut off {found['cuts']} times, begun "
-        f"again after an error {found['told']} times; faults {found['faults']}; memory {sizes[0] / 2**20:.1f} -> {sizes[-1] / 2**20:.1f} MiB, "
+        f"{found['runs']} runs in {samples[-1]['seconds']:.0f} s, each with the losses and weights of the first; cut off {found['cuts']} times, "
+        f"begun again after an error {found['told']} times; faults {found['faults']}; memory {sizes[0] / 2**20:.1f} -> {sizes[-1] / 2**20:.1f} MiB, "
         f"{100 * slope / sizes.mean():+.2f} % an hour; least and most in the first and the last third: {ranges}"
     )
     for what, (first, last) in ranges.items():

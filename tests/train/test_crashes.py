@@ -315,7 +315,7 @@ def test_losses_that_the_disk_did_not_take_come_back_with_the_checkpoint(tmp_pat
         update, steps, log = run._update, [0], run._log
         real = log.write
 
-        def refused(durable: bool = False, fault: str = fault, real: Any = real) -> None:
+        def refused(durable: bool = False, fault: str = fault, real: Any = real, steps: Any = steps, cut: int = cut) -> None:
             if fault == "fsync" or (fault == "later" and steps[0] >= cut):
                 real(False)  # in the file, and not safe there
 
