@@ -12,6 +12,8 @@ from tests.stubs import FACADE, PACKAGE, SPACES, STUB, facade, page, space
 
 PROGRAM = """
 import calque
+from calque.vision.transforms import v2
+from calque.vision.transforms.v2 import ToImage, functional
 
 x = calque.zeros(2, 3)
 total: calque.Tensor = (x + 1).relu().sum(-1, keepdim=True)
@@ -20,6 +22,9 @@ count: int = x.ndim + x.nbytes
 total.summ()
 x.view(3, 2).transpose(0, 1).permut(0)
 x.sum(keepdims=3)
+v2.Compose([ToImage(), v2.RandomResizedCrop(24), v2.CutMix, v2.ScaleJitter])(functional.resize(x, [3, 3]), functional.to_image)
+v2.RandomResizedCorp(24)
+functional.rezise(x, [3, 3])
 """
 
 
@@ -36,5 +41,6 @@ def test_type_checkers_know_what_is_attached(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--no-error-summary", "--follow-imports=silent", "--cache-dir", str(tmp_path / "cache"), str(program)]
     found = subprocess.run(command, capture_output=True, text=True, cwd=STUB.parents[2], check=False).stdout.splitlines()
     errors = [line for line in found if ": error:" in line]
-    assert len(errors) == 3, found
+    assert len(errors) == 5, found
     assert '"summ"' in errors[0] and '"permut"' in errors[1] and '"keepdims"' in errors[2], errors
+    assert '"RandomResizedCorp"' in errors[3] and '"rezise"' in errors[4], errors

@@ -21,7 +21,6 @@ from calque.base.errors import DTypeError
 from calque.base.text import shown, type_name
 from calque.functional.blame import publish as _publish
 from calque.functional.common import is_tensor
-from calque.vision.transforms import functional
 from calque.vision.transforms import functional as F
 from calque.vision.transforms.base import Sometimes, Transform, below, between, common_size, fill_of, limits, pair
 from calque.vision.transforms.boxes import size_of
@@ -43,8 +42,8 @@ __all__ = [
     "Grayscale", "InterpolationMode", "Lambda", "Normalize", "PILToTensor", "Pad", "RandAugment", "RandomAdjustSharpness", "RandomAffine",
     "RandomApply", "RandomAutocontrast", "RandomChoice", "RandomCrop", "RandomEqualize", "RandomErasing", "RandomGrayscale", "RandomHorizontalFlip",
     "RandomInvert", "RandomLighting", "RandomOrder", "RandomPerspective", "RandomPosterize", "RandomReflection", "RandomResizedCrop",
-    "RandomRotation", "RandomSolarize", "RandomVerticalFlip", "Resize", "ToPILImage", "ToTensor", "TrivialAugmentWide", "functional",
-]  # fmt: skip
+    "RandomRotation", "RandomSolarize", "RandomVerticalFlip", "Resize", "ToPILImage", "ToTensor", "TrivialAugmentWide",
+]  # fmt: skip; without `functional`: v2, which has one of its own, takes these names
 
 
 class Compose:

@@ -10,18 +10,17 @@ from calque.base.errors import DTypeError
 from calque.base.text import described, type_name
 from calque.nn.modules.linear import Identity
 from calque.vision import transforms as first
+from calque.vision.transforms import *  # noqa: F403 - the same objects, where type checkers see them
 from calque.vision.transforms.base import Transform
 from calque.vision.transforms.mix import CutMix, MixUp
 from calque.vision.transforms.v2 import detection, functional
 from calque.vision.transforms.v2.detection import *  # noqa: F403
 from calque.vision.tv_tensors import TVTensor
 
-__all__ = [
-    *(name for name in first.__all__ if name not in ("functional", "ConvertImageDtype", "Lambda")), *detection.__all__, "CutMix", "Identity",
-    "Lambda", "MixUp", "ToDtype", "ToImage", "Transform", "functional",
-]  # fmt: skip
-
-globals().update({name: getattr(first, name) for name in first.__all__ if name not in ("functional", "Lambda")})
+__all__ = ["CutMix", "Identity", "MixUp", "ToDtype", "ToImage", "Transform", "functional"]
+__all__ += first.__all__
+__all__ += detection.__all__
+__all__.remove("ConvertImageDtype")  # an older name for ToDtype
 
 
 class ToImage(Transform):
@@ -51,7 +50,7 @@ class ToDtype(Transform):
         return inpt if kind is None else functional.to_dtype(inpt, kind, self.scale)
 
 
-class Lambda(Transform):
+class Lambda(Transform):  # type: ignore[no-redef]
     """A function of the user's, of every part of a sample that is one of `types`."""
 
     def __init__(self, lambd: Callable[[Any], Any], *types: type) -> None:

@@ -11,14 +11,14 @@ from calque.vision.images import is_pil
 from calque.vision.transforms import functional as first
 from calque.vision.transforms.boxes import clamp_bounding_boxes, convert_bounding_box_format, pictures, size_of
 from calque.vision.transforms.boxes import plain as pure
+from calque.vision.transforms.functional import *  # noqa: F403 - the same objects, where type checkers see them
 from calque.vision.tv_tensors import BoundingBoxes, Image, Mask
 
 __all__ = [
-    *(name for name in first.__all__), "clamp_bounding_boxes", "convert_bounding_box_format", "get_num_channels", "get_size", "grayscale_to_rgb",
-    "horizontal_flip", "to_dtype", "to_image", "vertical_flip",
+    "clamp_bounding_boxes", "convert_bounding_box_format", "get_num_channels", "get_size", "grayscale_to_rgb", "horizontal_flip", "to_dtype",
+    "to_image", "vertical_flip",
 ]  # fmt: skip
-
-globals().update({name: getattr(first, name) for name in first.__all__})
+__all__ += first.__all__
 horizontal_flip, vertical_flip, get_num_channels = first.hflip, first.vflip, first.get_image_num_channels
 
 
