@@ -13,7 +13,7 @@ from typing import Any
 from calque.base.device import Device
 from calque.base.device import accelerator as _kind
 from calque.base.dtypes import ALL
-from calque.report.accelerators import Family
+from calque.report.accelerators import DeviceKind
 
 __all__ = [
     "current_accelerator", "current_device_idx", "current_device_index", "current_stream", "device_count", "device_index", "empty_cache",
@@ -22,7 +22,7 @@ __all__ = [
     "set_device_index", "set_stream", "synchronize",
 ]  # fmt: skip
 
-_there = Family(None)
+_there = DeviceKind(None)
 is_available, device_count, synchronize = _there.is_available, _there.device_count, _there.synchronize
 current_device_index = current_device_idx = _there.current_device
 set_device_index = set_device_idx = _there.set_device

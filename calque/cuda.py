@@ -13,7 +13,7 @@ from typing import Any
 
 from calque.base.device import Device
 from calque.functional.random import default_generator
-from calque.report.accelerators import Family, StreamContext
+from calque.report.accelerators import DeviceKind, StreamContext
 from calque.report.streams import Event as _Event
 from calque.report.streams import Stream as _Stream
 from calque.tensor import Tensor
@@ -43,7 +43,7 @@ class Stream(_Stream):
     _event = Event
 
 
-_cuda = Family("cuda", Stream)
+_cuda = DeviceKind("cuda", Stream)
 is_available, device_count, current_device, set_device = _cuda.is_available, _cuda.device_count, _cuda.current_device, _cuda.set_device
 device, device_of, synchronize, empty_cache = _cuda.device, _cuda.device_of, _cuda.synchronize, _cuda.empty_cache
 current_stream, default_stream, set_stream, stream = _cuda.current_stream, _cuda.default_stream, _cuda.set_stream, StreamContext

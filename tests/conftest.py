@@ -252,5 +252,5 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     from calque.backend.cpu import executable
 
     gc.collect()  # what earlier tests left behind must not be freed while bytes are counted
-    executable.Kept.empty()
+    executable.KeptMemory.empty()
     monkeypatch.setattr(executable, "KEPT_TOTAL", 0)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from calque.autograd.engine import Engine
+from calque.autograd.engine import RuleNamespace
 
 
 class set_detect_anomaly:
     """Switch anomaly detection on or off, now and as a context manager that restores the previous state."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
-        self._before = Engine.check_nan
-        Engine.check_nan = bool(mode) and check_nan
+        self._before = RuleNamespace.check_nan
+        RuleNamespace.check_nan = bool(mode) and check_nan
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *_: object) -> None:
-        Engine.check_nan = self._before
+        RuleNamespace.check_nan = self._before
 
 
 class detect_anomaly:
@@ -38,13 +38,13 @@ class detect_anomaly:
         self._before: list[bool] = []
 
     def __enter__(self) -> None:
-        self._before.append(Engine.check_nan)
-        Engine.check_nan = self._check
+        self._before.append(RuleNamespace.check_nan)
+        RuleNamespace.check_nan = self._check
 
     def __exit__(self, *_: object) -> None:
-        Engine.check_nan = self._before.pop()
+        RuleNamespace.check_nan = self._before.pop()
 
 
 def is_anomaly_enabled() -> bool:
     """Whether anomaly detection is on."""
-    return Engine.check_nan
+    return RuleNamespace.check_nan

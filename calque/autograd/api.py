@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-from calque.autograd.engine import Engine, accumulate_grad, run_backward
-from calque.autograd.replay import backward_again, gradients_again
+from calque.autograd.engine import RuleNamespace, accumulate_grad, run_backward
+from calque.autograd.passes import backward_again, gradients_again
 from calque.base.errors import AutogradError, DTypeError, ShapeError, how_to_pass
 from calque.base.text import type_name
 from calque.observe.source import user_line, warn_user
@@ -192,7 +192,7 @@ def backward(
             run_backward(_roots("backward", outputs, gradients), keep, create_graph, True)
 
         given = [None] * len(outputs) if gradients is None else _as_list(gradients)
-        if create_graph or Engine.check_nan or not _again(outputs, given, keep, walk):
+        if create_graph or RuleNamespace.check_nan or not _again(outputs, given, keep, walk):
             walk()
         return
     roots = _roots("backward", tensors, gradients)
@@ -249,7 +249,7 @@ def grad(
         return _gradients(_roots("grad", roots, grad_outputs), wanted, keep, create_graph, allow_unused, materialize_grads)
 
     given = [None] * len(roots) if grad_outputs is None else _as_list(grad_outputs)
-    if not (create_graph or materialize_grads or Engine.check_nan):
+    if not (create_graph or materialize_grads or RuleNamespace.check_nan):
         found = gradients_again(roots, given, wanted, keep, walk)
         if found is not None:
             return found
@@ -290,7 +290,7 @@ def _batched_grad(
     for i in range(size):
         keep = True if i < size - 1 else retain
         rows.append(grad(outputs, inputs, [b[i] for b in batches], keep, create, True, unused, False, materialize))
-    stack = Engine.functional.stack
+    stack = RuleNamespace.functional.stack
     return tuple(None if column[0] is None else stack(list(column)) for column in zip(*rows, strict=True))
 
 

@@ -1,7 +1,7 @@
 """The graph of library code that was recorded again: one node, in the place of its last, until somebody looks at the nodes.
 
-`Template` remembers how the graph hangs together. A `Chain` stands for all nodes of one replay; whoever asks it for more than its name finds it
-changed into the last node of the real graph. Backward passes that are replays themselves (`autograd/replay.py`) never ask.
+`ChainGraph` remembers how the graph hangs together. A `Chain` stands for all nodes of one replay; whoever asks it for more than its name finds it
+changed into the last node of the real graph. Backward passes that are replays themselves (`autograd/passes.py`) never ask.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Unfit(Exception):
     """The graph has something that a template cannot make again."""
 
 
-class Template:
+class ChainGraph:
     """A graph from an input and parameters to one result. A source of a value is a pair: ("given", 0 for the input or k for parameter k), ("made",
     number of a new storage), ("handle", number among `handles`) or ("plain", value).
 
@@ -137,7 +137,7 @@ class Held:
     `kept`: new storages; `freed`: the line of the pass that used it."""
 
     __slots__ = ("template", "ends", "needed", "kept", "trace", "freed")
-    template: Template
+    template: ChainGraph
     ends: dict[int, Any]
     needed: dict[int, Any]
     kept: dict[int, Storage]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.autograd.api import target_of
-from calque.autograd.engine import Engine, run_backward
+from calque.autograd.engine import RuleNamespace, run_backward
 from calque.base.errors import ArgumentError, AutogradError
 from calque.base.text import described
 from calque.observe.source import user_line
@@ -137,13 +137,13 @@ class _Replay:
 
 
 def _random_state() -> Any:
-    functional = Engine.functional
+    functional = RuleNamespace.functional
     return functional.get_rng_state() if hasattr(functional, "get_rng_state") else None
 
 
 def _set_random_state(state: Any) -> None:
     if state is not None:
-        Engine.functional.set_rng_state(state)
+        RuleNamespace.functional.set_rng_state(state)
 
 
 def checkpoint_sequential(

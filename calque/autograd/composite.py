@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from calque.autograd.facts import Facts, Unknown
+from calque.autograd.dependencies import Dependencies, Unknown
 from calque.base.config import settings
 from calque.record.recorder import local
 from calque.replay.stretches import Stretch, StretchCounts, Stretches, possible, replay, verify, watch
@@ -41,7 +41,7 @@ def call(function: Callable[..., tuple[Any, ...]], inputs: tuple[Any, ...]) -> t
     and `inputs` (tensors, numbers or None), and changes nothing but tensors among these."""
     if local.state.grad or not possible() or not _tables.calls.met():
         return function(*inputs)
-    facts = Facts()
+    facts = Dependencies()
     try:
         facts.value(function)
         facts.values(inputs)
@@ -56,7 +56,7 @@ def call(function: Callable[..., tuple[Any, ...]], inputs: tuple[Any, ...]) -> t
     return _record(stretch, facts, function, inputs) if stretch.due() else function(*inputs)
 
 
-def _record(stretch: Stretch, facts: Facts, function: Callable[..., tuple[Any, ...]], inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def _record(stretch: Stretch, facts: Dependencies, function: Callable[..., tuple[Any, ...]], inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     caches = facts.caches()
     place, first = facts.trace.cur, facts.trace.n
     values, macro, capture = watch(facts.cells, lambda: function(*inputs), False)
@@ -70,7 +70,7 @@ def _record(stretch: Stretch, facts: Facts, function: Callable[..., tuple[Any, .
     return values
 
 
-def _replay(stretch: Stretch, facts: Facts) -> tuple[Any, ...]:
+def _replay(stretch: Stretch, facts: Dependencies) -> tuple[Any, ...]:
     results, seen = stretch.result
     macro: Any = stretch.macro
     created = replay(macro, facts.trace, facts.cells, [])

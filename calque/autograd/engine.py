@@ -119,7 +119,7 @@ def link(value: Tensor, targets: tuple[Any, ...], layouts: tuple[Layout, ...]) -
     return result
 
 
-class Engine:
+class RuleNamespace:
     """Holds the functional namespace the rules are written in; `calque.functional` sets it once at import."""
 
     functional: Any = None
@@ -205,7 +205,7 @@ def _apply_primitive(node: GradNode, grad: Any) -> list[Any]:
         out._grad_fn, out._requires_grad = node, True
         node.saved = {**saved, -1: out}
     context = SavedContext(node)
-    functional = Engine.functional
+    functional = RuleNamespace.functional
     result: list[Any] = []
     analytic = edge.layout.dtype.category == 3 and op.complex == "holomorphic"
     if analytic:
@@ -328,7 +328,7 @@ class _Pass:
         """Work through the heap."""
         state, heap, pending, needed = local.state, self.heap, self.pending, self.needed
         oldest = 0 if state.capture is None else state.capture.oldest
-        plain = hot is not None and not (self.wanted or self.stop or Engine.check_nan) and needed is None and state.capture is None
+        plain = hot is not None and not (self.wanted or self.stop or RuleNamespace.check_nan) and needed is None and state.capture is None
         while heap:
             if plain and self.appends:
                 hot.run_pass(self, state, heap, pending, self.leaves, self.keep)
@@ -350,7 +350,7 @@ class _Pass:
                 if node.number < oldest:  # the next call may come with another history
                     abort("differentiates through the history of an argument or of a tensor that it reaches")
                 gradients = self._gradients(state, node, gradient)
-                if Engine.check_nan:
+                if RuleNamespace.check_nan:
                     _check_nan(node, gradients)
                 self._send_all(node.next, gradients)
 
@@ -560,7 +560,7 @@ def accumulate_grad(leaf: Tensor, gradient: Tensor) -> None:
                 both = record(get("copy"), (both,))
             recorder.write(held._storage, held._layout, both._storage)  # in place: every alias of .grad sees it
     elif grad_mode and gradient._requires_grad:
-        leaf._grad = Engine.functional.clone(gradient)  # the same value may be another leaf's, and writes to this one are nobody else's
+        leaf._grad = RuleNamespace.functional.clone(gradient)  # the same value may be another leaf's, and writes to this one are nobody else's
     elif not leaf._layout.upright and fills(tuple(leaf._layout.shape), leaf._layout.strides):
         leaf._grad = in_order(gradient, leaf._layout)
     elif not gradient._layout.dense or gradient._layout is not gradient._storage.layout:

@@ -23,7 +23,7 @@ from calque.base.native import hot
 from calque.record.nodes import GradNode
 from calque.record.path import Counters, Edge, unknown
 from calque.record.recorder import Storage, Trace, local, result_of
-from calque.record.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, UNARY, Mark, Tape, Unread
+from calque.record.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, UNARY, Beginning, Tape, Unread
 from calque.run.buffer import strided
 from calque.tensor import Tensor, wrap
 
@@ -31,7 +31,7 @@ _variants = Cache("gradients computed at once", 6000, 1 / 64)  # (operation, att
 Rule = Callable[[Any, Any], Sequence[Any]]
 
 
-class Variants(dict[Any, Any]):
+class Formulas(dict[Any, Any]):
     """The functions of one operation with operands of certain layouts, by what else they depend on; a number counts how often a rule was watched."""
 
 
@@ -45,7 +45,7 @@ def gradients(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any
     place, key, storages, handles = told
     variants = _variants.get(place)
     if variants is None:
-        variants = _variants.keep(place, Variants())
+        variants = _variants.keep(place, Formulas())
     function = variants.get(key)
     if function is None or function.__class__ is int:
         function = _watched(variants, key, node, grad, storages, handles, rule)
@@ -65,7 +65,7 @@ def verified(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any]
     if told is not None:
         place, key, storages, handles = told
         operands = [trace.whole(storage) for storage in storages]
-        variants = _variants.get(place) or _variants.keep(place, Variants())
+        variants = _variants.get(place) or _variants.keep(place, Formulas())
         function = variants.get(key)
         if function is None or function.__class__ is int:
             function = _watched(variants, key, node, grad, storages, handles, rule)
@@ -80,7 +80,7 @@ def verified(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any]
 
 
 def _watched(
-    variants: Variants, key: Any, node: Any, grad: Any, storages: list[Storage], handles: list[Any], rule: Rule
+    variants: Formulas, key: Any, node: Any, grad: Any, storages: list[Storage], handles: list[Any], rule: Rule
 ) -> Straight | None:
     """The function of the gradients of nodes like this one, if it is time for it and if it can be written."""
     times = variants.get(key, 0)
@@ -105,7 +105,7 @@ def _written(node: Any, grad: Any, storages: list[Storage], handles: list[Any], 
     scratch.recorded = True
     state.trace = scratch
     try:
-        mark = Mark(scratch, storages, handles)
+        mark = Beginning(scratch, storages, handles)
         function = template.Template(mark, rule(node, grad), node, operands, _formula).straight
         if function is unknown:
             raise Unread

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.autograd.composite import without_base
-from calque.autograd.engine import Engine, with_history
+from calque.autograd.engine import RuleNamespace, with_history
 from calque.base.errors import AutogradError, ForwardModeError, ShapeError, how_to_pass
 from calque.base.text import type_name
 from calque.observe.source import user_line
@@ -247,7 +247,7 @@ def _checked(g: Any, target: Any, node: FunctionNode, index: int) -> Any:
     if expected is None or g._layout.shape == expected.shape:
         return g
     try:
-        return Engine.functional.sum_to_size(g, tuple(expected.shape))
+        return RuleNamespace.functional.sum_to_size(g, tuple(expected.shape))
     except ShapeError:
         raise AutogradError(
             f"[{node.name()}] Function {node.name()} returned an invalid gradient at index {index} - got "

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calque.autograd.api import grad, zeros_like
-from calque.autograd.engine import Engine
+from calque.autograd.engine import RuleNamespace
 from calque.autograd.modes import enable_grad
 from calque.base.errors import AutogradError, ForwardModeError, ShapeError, StrategyError
 from calque.base.text import shown
@@ -25,7 +25,7 @@ def _tuple(x: Any) -> tuple[Any, ...]:
 def _fresh(x: Tensor, create_graph: bool) -> Tensor:
     """An input whose gradient can be asked for: attached to x's history only if higher orders are wanted."""
     if create_graph and x._requires_grad:
-        return Engine.functional.view_as(x, x)  # type: ignore[no-any-return]
+        return RuleNamespace.functional.view_as(x, x)  # type: ignore[no-any-return]
     alias: Tensor = wrap(x._storage, x._layout)
     alias._requires_grad = True
     return alias
@@ -35,7 +35,7 @@ def _given(values: Any, like: tuple[Tensor, ...], name: str) -> tuple[Any, ...]:
     """Vectors to multiply with, checked against the tensors they belong to."""
     if values is None:
         if len(like) == 1 and like[0]._layout.numel == 1:
-            return (Engine.functional.ones_like(like[0].detach()),)
+            return (RuleNamespace.functional.ones_like(like[0].detach()),)
         raise AutogradError(f"[{name}] the vector v can only be None if the function has a single scalar output or input; pass v")
     found = _tuple(values)
     for v, x in zip(found, like, strict=True):
@@ -116,7 +116,7 @@ def jacobian(
         rows = found if isinstance(found[0], tuple) else (found,)
         made = tuple([_unpack(row, isinstance(inputs, Tensor)) for row in rows])
         return _close(made if isinstance(found[0], tuple) else made[0], False)
-    stack = Engine.functional.stack
+    stack = RuleNamespace.functional.stack
     with enable_grad():
         arguments = tuple(_fresh(x, create_graph) for x in _tuple(inputs))
         outputs = func(*arguments)
@@ -135,7 +135,7 @@ def jacobian(
             per_input = tuple(
                 stack([c[k] for c in columns]).reshape(shape + tuple(x._layout.shape))
                 if columns
-                else Engine.functional.zeros(shape + tuple(x._layout.shape), dtype=x._layout.dtype)
+                else RuleNamespace.functional.zeros(shape + tuple(x._layout.shape), dtype=x._layout.dtype)
                 for k, x in enumerate(arguments)
             )
             rows.append(_unpack(per_input, isinstance(inputs, Tensor)))

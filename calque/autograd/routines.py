@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from calque.backend.ref.quick import Routine, routine_of
+from calque.backend.ref.quick import QuickRoutine, routine_of
 from calque.backend.ref.small import kernel_of
 from calque.base.device import CPU
 from calque.base.layout import Layout
 from calque.ops.opdef import OpDef
 
 
-def routine(op: OpDef, attrs: tuple[Any, ...], layouts: tuple[Any, ...], result: Layout) -> Routine:
+def routine(op: OpDef, attrs: tuple[Any, ...], layouts: tuple[Any, ...], result: Layout) -> QuickRoutine:
     """How an operation on values of these layouts is computed."""
     operands = [(tuple(lay.shape), lay.dtype) if lay.__class__ is Layout else ((), lay) for lay in layouts]
     return routine_of(op, attrs, operands, tuple(result.shape), result.dtype)
 
 
-def kernel(op: OpDef, attrs: tuple[Any, ...], views: tuple[Any, ...], result: Layout, memory: Layout, found: Routine, forward: bool) -> Any:
+def kernel(op: OpDef, attrs: tuple[Any, ...], views: tuple[Any, ...], result: Layout, memory: Layout, found: QuickRoutine, forward: bool) -> Any:
     """What the compiled module runs for an operation on values that lie in memory like this, numbers as their dtypes; None if it has nothing for it.
     It is a function of row-major arrays, too. `memory`: the layout of the result's block of memory. `forward`: it is not run in
     forward passes, as it is large."""

@@ -42,7 +42,7 @@ _NAMES = {
 
 
 @dataclass(slots=True)
-class Operand:
+class RuleOperand:
     """One value that a rule is given: its storage and handle by number (-1: none; a number of Python has neither), its layout and that of the
     storage. `again`: an earlier operand has the storage, `same`: and the handle; then layouts are compared as they are (`exact`)."""
 
@@ -62,17 +62,17 @@ class Operands:
 
     def __init__(self, node: Any, grad: Any, storages: list[Storage], handles: list[Any]) -> None:
         self.storages = len(storages)
-        self.entries: list[Operand] = []
+        self.entries: list[RuleOperand] = []
         values = [(0, grad), *(node.saved.items() if node.edge is not None and node.saved is not None else ())]
         seen: list[Any] = []
         for position, value in values:
             storage = value if value.__class__ is Storage else getattr(value, "_storage", None)
             if storage is None:
-                self.entries.append(Operand(position, value=value))
+                self.entries.append(RuleOperand(position, value=value))
                 continue
             handle = next((k for k, other in enumerate(handles) if other is value), -1)
             shown = node.edge.layout if handle < 0 else value._layout
-            entry = Operand(position, storages.index(storage), handle, shown, storage.layout)
+            entry = RuleOperand(position, storages.index(storage), handle, shown, storage.layout)
             entry.again = any(other is storage for other in seen)
             entry.same = any(other is value for other in seen)
             seen += storage, value
@@ -151,7 +151,7 @@ class Writer:
         for j in range(1, operands.storages):
             lines.append(f"if {' or '.join(f's{j} is s{k}' for k in range(j))}: return None")
 
-    def _operand(self, name: str, entry: "Operand") -> None:
+    def _operand(self, name: str, entry: "RuleOperand") -> None:
         storage = f"s{entry.storage}"
         value = f"{name}._storage" if entry.handle >= 0 else name
         whole, known = self.constant(entry.whole), self.lines

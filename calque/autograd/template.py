@@ -20,7 +20,7 @@ from calque.record.nodes import GradNode
 from calque.record.path import unknown
 from calque.record.recorder import BACKWARD, Storage, Trace, local
 from calque.record.state import State
-from calque.record.tape import Mark, Tape, Unread, moved
+from calque.record.tape import Beginning, Tape, Unread, moved
 from calque.tensor import TENSOR_TYPES, Tensor
 
 Rule = Callable[[Any, Any], Sequence[Any]]
@@ -49,7 +49,7 @@ class Template:
     __slots__ = ("tape", "made", "results", "straight")
 
     def __init__(
-        self, mark: Mark, gradients: Sequence[Any], node: Any, operands: Any, write: Callable[..., Straight] = straight
+        self, mark: Beginning, gradients: Sequence[Any], node: Any, operands: Any, write: Callable[..., Straight] = straight
     ) -> None:
         path = mark.path()
         self.tape = Tape.read(mark)
@@ -61,7 +61,7 @@ class Template:
         self.results = tuple([self._result(g, gradients[:k], mark, slots) for k, g in enumerate(gradients)])
         self.straight = write(self.tape, self.made, self.results, node, operands)
 
-    def _result(self, g: Any, before: Sequence[Any], mark: Mark, slots: list[int]) -> tuple[Any, ...]:
+    def _result(self, g: Any, before: Sequence[Any], mark: Beginning, slots: list[int]) -> tuple[Any, ...]:
         if g is None:
             return NOTHING, None, None, None
         for how, known in ((SAME, mark.handles), (AGAIN, before)):
@@ -246,7 +246,7 @@ def _gradients(variants: Variants, key: Any, node: Any, grad: Tensor, rule: Rule
             variants.clear()
         variants[key] = 1
     elif found < TRIES:
-        mark, operands = Mark(local.state.trace, storages, handles), Operands(node, grad, storages, handles)
+        mark, operands = Beginning(local.state.trace, storages, handles), Operands(node, grad, storages, handles)
         result = rule(node, grad)
         try:
             variants[key] = Template(mark, result, node, operands)
@@ -259,7 +259,7 @@ def _gradients(variants: Variants, key: Any, node: Any, grad: Tensor, rule: Rule
 def _verified(template: Template, node: Any, grad: Tensor, rule: Rule, storages: list[Storage], handles: list[Any]) -> Sequence[Any]:
     """Instead of appending (`settings.verify`): run the rule, which must record what the template says. If it does not, it depends on something that
     the key of templates leaves out, and appended gradients were wrong."""
-    mark, operands = Mark(local.state.trace, storages, handles), Operands(node, grad, storages, handles)
+    mark, operands = Beginning(local.state.trace, storages, handles), Operands(node, grad, storages, handles)
     expected = template.tape.expected(mark.trace, storages, handles, node.line + BACKWARD)
     result = rule(node, grad)
     if expected is None:

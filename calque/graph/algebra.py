@@ -11,7 +11,7 @@ import numpy as np
 from calque.base.cache import memoised
 from calque.base.dtypes import DType, bool_
 from calque.base.shapes import Shape, contiguous_strides, is_contiguous
-from calque.ir.index import Split, canonical, flatten, unflatten
+from calque.ir.index import NeedsSplit, canonical, flatten, unflatten
 from calque.ir.program import Node
 from calque.ir.rewrite import Graph, Rule, Rules
 from calque.ops import opdef
@@ -153,7 +153,7 @@ def compose(outer: tuple[Shape, Shape, int], inner: tuple[Shape, Shape, int]) ->
     extents, coords = canonical(shape)
     try:
         at = unflatten(flatten(coords, strides, offset), tuple(extents), inner[0], contiguous_strides(inner[0]))
-    except Split:
+    except NeedsSplit:
         return None
     if at is None:
         return None

@@ -20,7 +20,7 @@ SMALL = 32  # what else the operations read is smaller than the value by this fa
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class Recomputed:
     """Compute `chain` (in program order; the value last) again behind node `after`, then the contractions `late`, which read it."""
 
     chain: tuple[int, ...]
@@ -54,9 +54,9 @@ class Search:
         for i, n in enumerate(nodes):
             self.latest.append(i if calls[i] else max([self.latest[k] for k in n.inputs], default=-1))
 
-    def repeats(self) -> list[Repeat]:
+    def repeats(self) -> list[Recomputed]:
         """Everything that fits the rule; a contraction moves for one value only."""
-        found: list[Repeat] = []
+        found: list[Recomputed] = []
         moved: set[int] = set()
         for i, n in enumerate(self.nodes):
             if _repeatable(n) and i not in self.kept and n.nbytes >= LARGE:
@@ -66,7 +66,7 @@ class Search:
                     moved.update(repeat.late)
         return found
 
-    def _repeat(self, value: int) -> Repeat | None:
+    def _repeat(self, value: int) -> Recomputed | None:
         readers = self._readers(value)
         if readers is None or len(readers) < 2:
             return None
@@ -83,7 +83,7 @@ class Search:
         # The contractions move behind it: nobody may ask for their results before.
         if after < 0 or any(min(self.users[c], default=after + 1) <= after for c in late):
             return None
-        return Repeat(tuple(sorted(repeated)), after, tuple(late))
+        return Recomputed(tuple(sorted(repeated)), after, tuple(late))
 
     def _readers(self, value: int) -> list[int] | None:
         """What reads a value, directly or through one view, in program order; None if it is read as something else."""
@@ -134,7 +134,7 @@ class Search:
         return best
 
 
-def _rebuilt(program: Program, repeats: list[Repeat]) -> Program:
+def _rebuilt(program: Program, repeats: list[Recomputed]) -> Program:
     """The program with repeated chains, contractions moved behind them, everything numbered anew."""
     return Rebuild(program.nodes, repeats).program(program)
 
@@ -142,15 +142,15 @@ def _rebuilt(program: Program, repeats: list[Repeat]) -> Program:
 class Rebuild:
     """The nodes of a program in their new order. `place`: where a node of the old program is; `late`: see `Program`."""
 
-    def __init__(self, nodes: tuple[Node, ...], repeats: list[Repeat]) -> None:
+    def __init__(self, nodes: tuple[Node, ...], repeats: list[Recomputed]) -> None:
         self.nodes = nodes
         self.made: list[Node] = []
         self.place: dict[int, int] = {}
         self.late: list[tuple[int, int]] = []
-        self.twins: dict[Repeat, dict[int, int]] = {r: {} for r in repeats}  # nodes with the place of their second form
+        self.twins: dict[Recomputed, dict[int, int]] = {r: {} for r in repeats}  # nodes with the place of their second form
         self.caller = {c: r for r in repeats for c in r.late}
-        self.waiting: dict[int, Repeat] = {}  # contractions that may follow now
-        behind: dict[int, list[Repeat]] = {}
+        self.waiting: dict[int, Recomputed] = {}  # contractions that may follow now
+        behind: dict[int, list[Recomputed]] = {}
         for r in repeats:
             behind.setdefault(r.after, []).append(r)
         for i in range(len(nodes)):
@@ -172,7 +172,7 @@ class Rebuild:
         self.made.append(Node(n.op, inputs, n.attrs, n.shape, n.dtype, n.line))
         return len(self.made) - 1
 
-    def _repeat(self, r: Repeat) -> None:
+    def _repeat(self, r: Recomputed) -> None:
         own = self.twins[r]
         for k in r.chain:
             own[k] = self._put(k, own)
@@ -186,7 +186,7 @@ class Rebuild:
         for c, r in waiting.items():
             self._call(c, r)
 
-    def _call(self, c: int, r: Repeat) -> None:
+    def _call(self, c: int, r: Recomputed) -> None:
         """A contraction that reads the repeated value."""
         own, value = self.twins[r], r.chain[-1]
         for k in self.nodes[c].inputs:

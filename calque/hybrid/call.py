@@ -12,13 +12,13 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from calque.autograd.engine import Engine
+from calque.autograd.engine import RuleNamespace
 from calque.base.config import settings
 from calque.base.device import DEFAULT
 from calque.base.dtypes import get_default_dtype
 from calque.base.errors import NotDense
 from calque.hybrid.gradients import Gradients
-from calque.hybrid.graph import Spent, Template, Unsupported
+from calque.hybrid.graph import CallGraph, Spent, Unsupported
 from calque.hybrid.guards import Guards, Refused
 from calque.hybrid.handles import DATA, LEAF, StandIns, differences, state_of_handle, views_among
 from calque.hybrid.outcome import Outcome, given
@@ -195,7 +195,7 @@ class Hybridized:
         state = local.state
         if state.trace.eager:
             record_from_here(state, "hybridized call")
-        if state.capture is not None or settings.checked or Engine.check_nan or state.trace.__class__ is not Trace:
+        if state.capture is not None or settings.checked or RuleNamespace.check_nan or state.trace.__class__ is not Trace:
             return self.function(*args, **kwargs)
         if self.short:
             Counts.because(self.short)
@@ -464,7 +464,7 @@ class Hybridized:
             memory.learn(place, capture, mark)
             return result
         reached = frozenset(id(t) for t, *_ in entry.handles)
-        template = Template(roots, first, cells, stand_ins.nodes, capture.storages, needed, reached, tensors, stand_ins.used)
+        template = CallGraph(roots, first, cells, stand_ins.nodes, capture.storages, needed, reached, tensors, stand_ins.used)
         if not memory.learn(place, capture, mark):
             return stand_ins.settle(result, first)
         outcome.template = template

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from calque.autograd.dependencies import Dependencies, Unknown
 from calque.autograd.engine import Total, run_backward, second_time
-from calque.autograd.facts import Facts, Unknown
 from calque.base.dtypes import float32
 from calque.base.errors import AutogradError
 from calque.base.layout import Layout, dense_layout
@@ -75,7 +75,7 @@ class Call:
 
     __slots__ = ("template", "values", "versions", "trace", "numbers", "asked", "freed", "where", "saved", "views")
 
-    def __init__(self, template: Template, cells: list[Any], created: list[Storage], known: list[Any], tensors: list[Tensor]) -> None:
+    def __init__(self, template: CallGraph, cells: list[Any], created: list[Storage], known: list[Any], tensors: list[Tensor]) -> None:
         self.template, self.trace = template, local.state.trace
         self.values = values = list(map(cells.__getitem__, template.used))
         values += map(created.__getitem__, template.own)
@@ -97,7 +97,7 @@ class Call:
             self.values, self.versions = [_NOTHING] * len(self.values), [_NOTHING.version] * len(self.values)
         return not left
 
-    def told(self, facts: Facts) -> None:
+    def told(self, facts: Dependencies) -> None:
         """Add what the gradient depends on: the same facts at the same place of a trace mean the same operations."""
         template, values = self.template, self.values
         if template.numbers or template.several or (template.apart and len(template.roots) > 1):
@@ -134,7 +134,7 @@ class Call:
         return [k for k in self.template.unchanged if modified(self.values[k], self.versions[k])]
 
 
-class Template:
+class CallGraph:
     """The graph behind the outputs of one recorded call.
 
     `roots`: nodes of the outputs that require gradients. `leaves`: where gradients go, as (argument number or -1, node or parameter).

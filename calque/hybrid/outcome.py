@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calque.hybrid.gradients import Gradients
-from calque.hybrid.graph import Spent, Template
+from calque.hybrid.graph import CallGraph, Spent
 from calque.hybrid.region import Place, handle
 from calque.hybrid.structure import build
 from calque.record.versions import Silent
@@ -25,7 +25,7 @@ class Outcome:
         self, spec: Any, places: list[Place], grads: list[tuple[int, Place | None]], differentiable: list[int], views: list[tuple[int, View]]
     ) -> None:
         self.spec, self.places, self.grads, self.differentiable, self.views = spec, places, grads, differentiable, views
-        self.template: Template | None = None
+        self.template: CallGraph | None = None
         self.spent: list[Spent] = []  # what stands behind the differentiable outputs in the place of a template
         self.single = spec == ("tensor", 0) and not views
         self.unread: set[int] = set()  # leaves whose old gradient nobody reads

@@ -17,7 +17,7 @@ Coords = tuple[Form, ...]
 ZERO: Form = (0, ())
 
 
-class Split(Exception):
+class NeedsSplit(Exception):
     """Iteration dim `dim` must be split into (outer, `inner`) before the index can be written down."""
 
     def __init__(self, dim: int, inner: int) -> None:
@@ -58,7 +58,7 @@ def dense(coords: Coords, shape: Shape) -> Form:
 
 @memoised("coordinates", 800, 1 / 128)
 def unflatten(form: Form, extents: tuple[int, ...], shape: Shape, strides: Shape) -> Coords | None:
-    """Coordinates c in `shape` with `flatten(c, strides) == form` for all iterations, or None; raises `Split` when splitting a
+    """Coordinates c in `shape` with `flatten(c, strides) == form` for all iterations, or None; raises `NeedsSplit` when splitting a
     dim helps.
 
     `strides` must be positive and hierarchical (a permutation of row-major), so that digits are unique.
@@ -82,7 +82,7 @@ def unflatten(form: Form, extents: tuple[int, ...], shape: Shape, strides: Shape
         if abs(reach) >= shape[k]:
             inner, odd = divmod(shape[k], abs(step))
             if step > 0 and not odd and 1 < inner < extents[dim] and extents[dim] % inner == 0:
-                raise Split(dim, inner)
+                raise NeedsSplit(dim, inner)
             return None
         parts[k].append((dim, step))
         low[k] += min(reach, 0)

@@ -15,7 +15,7 @@ from calque.ops.routines import Spec
 
 
 @dataclass(slots=True)
-class Entry:
+class PlannedStep:
     """One step before memory. `launch` (loops) or `node` (a contraction or host step; -1 otherwise). `reads` and `writes` are
     program nodes; `bases` the (target, base) pairs whose target continues the base's value; `copy` a whole-value copy (target,
     source); `parts`: (result of the contraction, elements from the beginning of a row) where results are parts of the rows of the one value that
@@ -31,11 +31,11 @@ class Entry:
     parts: tuple[tuple[int, int], ...] = ()
 
 
-def assemble(program: Program, fusion: Fusion) -> list[Entry]:
+def assemble(program: Program, fusion: Fusion) -> list[PlannedStep]:
     """Entries in execution order. Groups are lowered last to first, so that values nobody loads are not stored."""
     facts = fusion.facts
     needed = {facts.output_alias.get(o, o) for o in program.outputs} | {c.value for c in program.checks}
-    entries: list[Entry] = []
+    entries: list[PlannedStep] = []
     for g in reversed(fusion.groups):
         entry = _loop_entry(fusion, g, needed) if g.kind == "loop" else _library_entry(fusion, g, needed)
         if entry is not None:
@@ -62,11 +62,11 @@ class Updates:
                 node = program.outputs[output]
                 self.replaced.setdefault(facts.output_alias.get(node, node), []).append(inputs[index])
 
-    def old_values(self, e: Entry) -> set[int]:
+    def old_values(self, e: PlannedStep) -> set[int]:
         """Inputs that an entry wants to overwrite."""
         return {i for node in e.writes for i in self.replaced.get(node, ())} | {b for _, b in e.bases if b in self.donated}
 
-    def delay(self, entries: list[Entry]) -> list[Entry]:
+    def delay(self, entries: list[PlannedStep]) -> list[PlannedStep]:
         """Move entries behind the last read of what they overwrite when nothing in between needs their results."""
         readers = _readers(entries)
         keys = [float(t) for t in range(len(entries))]
@@ -81,7 +81,7 @@ class Updates:
                 keys[t] = max(old) + 1e-6 * (1 + t / len(entries))
         return [entries[t] for t in sorted(range(len(entries)), key=lambda t: keys[t])]
 
-    def advance(self, entries: list[Entry]) -> list[Entry]:
+    def advance(self, entries: list[PlannedStep]) -> list[PlannedStep]:
         """Move entries that only replace inputs to the first place where their operands exist and the old values are read no
         more."""
         readers = _readers(entries)
@@ -100,7 +100,7 @@ class Updates:
         return [entries[t] for t in sorted(range(len(entries)), key=lambda t: keys[t])]
 
 
-def _readers(entries: list[Entry]) -> dict[int, list[int]]:
+def _readers(entries: list[PlannedStep]) -> dict[int, list[int]]:
     """Entries that read a node."""
     readers: dict[int, list[int]] = {}
     for t, e in enumerate(entries):
@@ -109,7 +109,7 @@ def _readers(entries: list[Entry]) -> dict[int, list[int]]:
     return readers
 
 
-def _loop_entry(fusion: Fusion, g: Group, needed: set[int]) -> Entry | None:
+def _loop_entry(fusion: Fusion, g: Group, needed: set[int]) -> PlannedStep | None:
     facts = fusion.facts
     launch = MEMORY.lower(fusion, g, needed)
     bases = []
@@ -123,10 +123,10 @@ def _loop_entry(fusion: Fusion, g: Group, needed: set[int]) -> Entry | None:
         return None
     reads = tuple(launch.reads) if launch else ()
     writes = tuple(dict.fromkeys([*(launch.stores if launch else ()), *empty]))
-    return Entry(launch, reads=reads, writes=writes, bases=bases)
+    return PlannedStep(launch, reads=reads, writes=writes, bases=bases)
 
 
-def _library_entry(fusion: Fusion, g: Group, needed: set[int]) -> Entry | None:
+def _library_entry(fusion: Fusion, g: Group, needed: set[int]) -> PlannedStep | None:
     facts = fusion.facts
     node = g.members[0]
     wanted = tuple(m for m in g.members if m in needed)  # several parts of one computation
@@ -137,7 +137,7 @@ def _library_entry(fusion: Fusion, g: Group, needed: set[int]) -> Entry | None:
         source = facts.nodes[operand].inputs[0] if facts.cls[operand] is Class.VIEW else operand
         if not (g.kind == "host" and facts.nodes[source].op.role == "scalar"):
             reads.append(source)
-    return Entry(node=node, reads=tuple(dict.fromkeys(reads)), writes=wanted)
+    return PlannedStep(node=node, reads=tuple(dict.fromkeys(reads)), writes=wanted)
 
 
 @dataclass(slots=True)

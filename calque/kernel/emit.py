@@ -53,7 +53,7 @@ def _number(value: bool | int | float, dtype: DType) -> str:
     return repr(c_float(value).value if dtype is float32 else value)
 
 
-class Builder:
+class BodyBuilder:
     """A `ScalarBuilder` that appends instructions to a draft, hoists what does not vary over R, and shares equal ones."""
 
     def __init__(self, reduced: frozenset[int], split: bool) -> None:
@@ -169,15 +169,15 @@ def _instruction(name: str) -> Callable[..., int]:
     """The method of a builder for a scalar operation."""
     compare = name in scalar.COMPARE
 
-    def instruction(self: Builder, *args: int) -> int:
+    def instruction(self: BodyBuilder, *args: int) -> int:
         return self.emit(name, bool_ if compare else self.draft.instrs[args[0]][1], args)
 
     return instruction
 
 
 for _name in scalar.CLOSED_SET:
-    if not hasattr(Builder, _name):
-        setattr(Builder, _name, _instruction(_name))
+    if not hasattr(BodyBuilder, _name):
+        setattr(BodyBuilder, _name, _instruction(_name))
 
 
 class Emitter:
@@ -192,7 +192,7 @@ class Emitter:
         self.members = sorted(g.members)
         self.stores = [m for m in self.members if m in needed and self.nodes[m].numel]
         self.writes = [w for w in g.writes if w.target in needed and self.nodes[w.value].numel]
-        self.builder = Builder(g.reduced, bool(g.reduced))
+        self.builder = BodyBuilder(g.reduced, bool(g.reduced))
         self.values: dict[Any, int] = {}  # (node, coords) -> instruction, valid in the current stage
         self.kept: dict[Any, int] = {}  # the same for values that do not vary over R
         self.levels: dict[int, int] = {}
@@ -221,7 +221,7 @@ class Emitter:
         return self._stages()
 
     def _restart(self) -> None:
-        self.builder = Builder(self.g.reduced, bool(self.g.reduced))
+        self.builder = BodyBuilder(self.g.reduced, bool(self.g.reduced))
         self.values, self.kept, self.stage = {}, {}, 0
 
     def _choose_stash(self) -> dict[Any, int]:

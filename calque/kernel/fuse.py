@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from calque.base.shapes import Shape, broadcast_strides, contiguous_strides
-from calque.ir.index import ZERO, Coords, Split, canonical, dense, flatten, is_hierarchical, unflatten
+from calque.ir.index import ZERO, Coords, NeedsSplit, canonical, dense, flatten, is_hierarchical, unflatten
 from calque.ir.program import Node, Program
 from calque.kernel.facts import VIEWS, Class, Facts
 from calque.kernel.group import Group, Write
@@ -88,7 +88,7 @@ class Fuser:
     # ---------------------------------------------------------------- joining
 
     def candidates(self, g: Group, shape: Shape, operands: tuple[int, ...], view: Node | None = None) -> Iterator[Coords]:
-        """Coordinates at which a value of `shape` that reads `operands` could be evaluated in g. Raises `Split`."""
+        """Coordinates at which a value of `shape` that reads `operands` could be evaluated in g. Raises `NeedsSplit`."""
         for operand in operands:
             if operand in g.place and self.nodes[operand].shape == shape and view is None:
                 yield g.place[operand]
@@ -166,7 +166,7 @@ class Fuser:
                     if fits:
                         return coords, loads
                 return None
-            except Split as request:
+            except NeedsSplit as request:
                 g.split(request)
         return None
 
@@ -217,7 +217,7 @@ class Fuser:
                     fits = all(self.reader.can_read(g, o, g.by_shape[shape], loads) for o in operands)
                 assert fits, "a new group can read everything before it"
                 return loads
-            except Split as request:
+            except NeedsSplit as request:
                 g.split(request)
 
     def absorb(self, g: Group, operands: tuple[int, ...]) -> None:
@@ -296,7 +296,7 @@ class Fuser:
                 if not fits:
                     return False
             return all(reader.can_read(g, w.value, w.coords, loads) for w in g.writes)
-        except Split:
+        except NeedsSplit:
             return False
 
     # ---------------------------------------------------------------- reductions
@@ -461,7 +461,7 @@ class Fuser:
                 fits = reader.can_read(g, value, coords, loads) and reader.can_read(g, index, inner, loads)
                 assert fits, "a new group can read everything before it"
                 break
-            except Split as request:
+            except NeedsSplit as request:
                 g.split(request)
         self.load(g, loads)
         g.reduced = frozenset(d for f in coords[dim : dim + rank] for d, _ in f[1])

@@ -7,7 +7,7 @@ from math import inf, prod
 from typing import Literal
 
 from calque.base.shapes import Shape
-from calque.ir.index import Coords, Form, Split, dims_of, split_coords, split_form
+from calque.ir.index import Coords, Form, NeedsSplit, dims_of, split_coords, split_form
 
 GroupKind = Literal["loop", "contract", "host"]
 
@@ -55,7 +55,7 @@ class Group:
     first_reader: float = inf
     closed: bool = False  # takes no further members
 
-    def split(self, request: Split) -> None:
+    def split(self, request: NeedsSplit) -> None:
         """Replace dim by (dim, fresh) everywhere; forms keep naming the same elements."""
         dim, inner, fresh = request.dim, request.inner, len(self.extents)
         self.extents.append(inner)

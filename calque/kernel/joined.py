@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from calque.base.shapes import contiguous_strides
 from calque.ir.program import Program
-from calque.kernel.assemble import Entry
+from calque.kernel.assemble import PlannedStep
 from calque.kernel.facts import Class, Facts
 from calque.ops.opdef import OpDef
 
 
-def write_joined(program: Program, facts: Facts, entries: Sequence[Entry]) -> list[Entry]:
+def write_joined(program: Program, facts: Facts, entries: Sequence[PlannedStep]) -> list[PlannedStep]:
     """The entries without copies of results of `attention_grad` into the value that joins them."""
     found = Joined(facts, entries, {facts.output_alias.get(o, o) for o in program.outputs} | {c.value for c in program.checks})
     dropped: set[int] = set()
@@ -32,7 +32,7 @@ def _beside(op: OpDef) -> bool:
 class Joined:
     """Finds what may be joined in one list of entries. `kept`: nodes that are needed behind them."""
 
-    def __init__(self, facts: Facts, entries: Sequence[Entry], kept: set[int]) -> None:
+    def __init__(self, facts: Facts, entries: Sequence[PlannedStep], kept: set[int]) -> None:
         self.facts = facts
         self.entries = entries
         self.kept = kept

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from calque.base.dtypes import DType, int64
-from calque.ir.index import Form, Split
+from calque.ir.index import Form, NeedsSplit
 from calque.kernel.emit import Address, Draft, Emitter
 from calque.kernel.group import Group
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
@@ -352,7 +352,7 @@ def lower_group(fusion: Fusion, g: Group, needed: set[int]) -> Launch | None:
         try:
             draft = Emitter(fusion, g, needed).run()
             break
-        except Split as request:
+        except NeedsSplit as request:
             g.split(request)
     if not draft.stages:
         return None

@@ -24,14 +24,14 @@ from calque.kernel.reader import Fusion, static_offset
 
 
 @dataclass(slots=True)
-class Template:
-    """A launch whose nodes, scalars and offsets are numbers of a `Description`."""
+class LaunchTemplate:
+    """A launch whose nodes, scalars and offsets are numbers of a `Renumbered`."""
 
     launch: Launch | None
     offsets: tuple[tuple[int, tuple[int, int]], ...] = ()  # (position in params, (node, number of the offset))
 
 
-class Description:
+class Renumbered:
     """A group with its own numbering. Equal keys: equal kernels, and launches that differ by the numbering only."""
 
     def __init__(self, fusion: Fusion, g: Group, needed: set[int]) -> None:
@@ -139,10 +139,10 @@ class Description:
 
     # ---------------------------------------------------------------- launches by number, and back
 
-    def template(self, launch: Launch | None) -> Template:
+    def template(self, launch: Launch | None) -> LaunchTemplate:
         """The launch of this group in numbers."""
         if launch is None:
-            return Template(None)
+            return LaunchTemplate(None)
         number = self.number
         positions = []
         position = launch.kernel.rank_p + launch.kernel.rank_r
@@ -157,7 +157,7 @@ class Description:
             {number[n]: self._numbered(n, found) for n, found in launch.reads.items()},
             {number[n]: self._numbered(n, found) for n, found in launch.stores.items()},
         )  # fmt: skip
-        return Template(general, tuple(positions))
+        return LaunchTemplate(general, tuple(positions))
 
     def _numbered(self, node: int, addresses: list[Address | None]) -> list[Address | None]:
         found: list[Address | None] = []
@@ -168,7 +168,7 @@ class Description:
             found.append(a)
         return found
 
-    def launch(self, template: Template) -> Launch | None:
+    def launch(self, template: LaunchTemplate) -> Launch | None:
         """The launch of this group that the template describes."""
         t = template.launch
         if t is None:
@@ -204,7 +204,7 @@ def members(g: Group) -> tuple[int, ...]:
     return tuple(sorted({*g.members, *(w.target for w in g.writes)}))
 
 
-class Memory:
+class Templates:
     """Templates by key."""
 
     def __init__(self, templates: Cache) -> None:
@@ -215,7 +215,7 @@ class Memory:
 
     def lower(self, fusion: Fusion, g: Group, needed: set[int]) -> Launch | None:
         """`lower_group`, or what it answered for an equal group."""
-        described = Description(fusion, g, needed)
+        described = Renumbered(fusion, g, needed)
         template = self.templates.get(described.key)
         if template is None:
             self.misses += 1
@@ -231,4 +231,4 @@ class Memory:
         return launch
 
 
-MEMORY = Memory(Cache("lowered groups", 10_000, 1 / 64))
+MEMORY = Templates(Cache("lowered groups", 10_000, 1 / 64))

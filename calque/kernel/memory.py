@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from calque.base.dtypes import DType, int16, int32, int64, uint8
 from calque.ir.program import Program
-from calque.kernel.assemble import Entry, contract_call
+from calque.kernel.assemble import PlannedStep, contract_call
 from calque.kernel.facts import Class, Facts
 from calque.kernel.inplace import may_overwrite
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
@@ -75,13 +75,13 @@ class Lowered:
 class Planner:
     """Assigns blocks to nodes, then memory to blocks."""
 
-    def __init__(self, program: Program, facts: Facts, entries: list[Entry], reuse: bool) -> None:
+    def __init__(self, program: Program, facts: Facts, entries: list[PlannedStep], reuse: bool) -> None:
         self.program = program
         self.facts = facts
         self.nodes = program.nodes
         self.reuse = reuse
         self.given = entries
-        self.entries: list[Entry] = []
+        self.entries: list[PlannedStep] = []
         self.blocks: list[Block] = []
         self.block_of: dict[int, Block] = {}
         self.inputs = {n.attrs[0]: i for i, n in enumerate(self.nodes) if n.op.role == "input"}
@@ -115,7 +115,7 @@ class Planner:
                     self.block_of[target] = block
                 else:
                     self.new_block(target)
-                    self.entries.append(Entry(reads=(base,), writes=(target,), check=entry.check, copy=(target, base)))
+                    self.entries.append(PlannedStep(reads=(base,), writes=(target,), check=entry.check, copy=(target, base)))
             for node in entry.writes:
                 if node not in self.block_of:
                     self.new_block(node)
@@ -132,7 +132,7 @@ class Planner:
         for c in self.program.checks:  # read together, when all of them are computed
             self.block_of[c.value].last = max(self.block_of[c.value].last, checked)
 
-    def dies_into(self, entry: Entry, k: int, target: int, base: int) -> bool:
+    def dies_into(self, entry: PlannedStep, k: int, target: int, base: int) -> bool:
         """Whether `target` may overwrite `base` at entry k."""
         if not self.reuse or base in self.kept or not self.nodes[base].numel:
             return False
@@ -160,7 +160,7 @@ class Planner:
                 twin = Block(block.dtype, block.numel, [copied], output=number)
                 self.blocks.append(twin)
                 self.block_of[copied] = twin
-                self.entries.append(Entry(reads=(node,), writes=(copied,), copy=(copied, node)))
+                self.entries.append(PlannedStep(reads=(node,), writes=(copied,), copy=(copied, node)))
                 self.results[number] = copied
                 continue
             taken.add(id(block))
@@ -285,7 +285,7 @@ class Planner:
             return self.input_buffer[self.nodes[node].attrs[0]]
         return self.block_of[node].buffer
 
-    def step(self, entry: Entry, kernels: dict[LoopKernel, LoopKernel]) -> Step | None:
+    def step(self, entry: PlannedStep, kernels: dict[LoopKernel, LoopKernel]) -> Step | None:
         """The launch of an entry with its buffers."""
         if entry.copy is not None:
             target, source = entry.copy
@@ -305,7 +305,7 @@ class Planner:
             return None
         return self.library_step(entry)
 
-    def library_step(self, entry: Entry) -> Contract | Host:
+    def library_step(self, entry: PlannedStep) -> Contract | Host:
         """A contraction or an opaque primitive."""
         node = entry.node
         n = self.nodes[node]
@@ -347,7 +347,7 @@ def copy_kernel(dtype: DType) -> LoopKernel:
     return LoopKernel(1, 0, (Operand(dtype), Operand(dtype, True)), accesses, (Stage("map", 0, body),), "p")
 
 
-def plan(program: Program, facts: Facts, entries: list[Entry], reuse: bool = True) -> Lowered:
+def plan(program: Program, facts: Facts, entries: list[PlannedStep], reuse: bool = True) -> Lowered:
     """Assign memory."""
     return Planner(program, facts, entries, reuse).lowered()
 

@@ -37,7 +37,7 @@ PART = 250  # bytes of a part of a template, a step or a guard
 Row = np.ndarray[Any, Any]
 
 
-class Template:
+class Assembly:
     """A result with symbols, as steps that build it from numbers. Equal parts are built once."""
 
     def __init__(self, sizes: Sizes, result: Any) -> None:
@@ -160,7 +160,7 @@ class Variant:
 
         with forgetful():
             found = lower(with_sizes(program, size))
-        self.template = Template(sizes, found)
+        self.template = Assembly(sizes, found)
         sizes.forget()
 
     def lowered(self, row: Row) -> Lowered | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from calque.autograd.composite import call, without_base
 from calque.autograd.engine import with_history
-from calque.autograd.replay import COMPOSITES
+from calque.autograd.passes import COMPOSITES
 from calque.base.errors import AutogradError
 from calque.ops.opdef import no_complex
 from calque.record.recorder import local

@@ -27,7 +27,7 @@ from calque.functional.common import is_tensor
 from calque.nn.shares import part_of_state, require_whole, whole_state
 from calque.nn.traps import Departures, look_for_departed
 from calque.optim.parts import update
-from calque.optim.replay import update_again
+from calque.optim.updates import update_again
 from calque.record import recorder
 from calque.record.others import SECTION, handed_over
 from calque.replay.capture import Capture, numbers

@@ -62,10 +62,10 @@ def _update_rows(optimizer: Any, group: dict[str, Any]) -> None:
         g = p._grad.coalesce()
         values = -g.values() if group["maximize"] else g.values()
         if values._layout.numel:
-            optimizer.update_rows(group, p, Rows(g.keys(), g.sparse), values)
+            optimizer.update_rows(group, p, SparseRows(g.keys(), g.sparse), values)
 
 
-class Rows:
+class SparseRows:
     """What a sparse gradient names of a parameter, and of tensors of its shape."""
 
     def __init__(self, positions: Tensor, dims: int) -> None:

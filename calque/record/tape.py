@@ -45,7 +45,7 @@ class Unread(Exception):
     """The path has something that no tape holds."""
 
 
-class Mark:
+class Beginning:
     """Where a trace stands before a function runs. `handles`: its operands as tensors, None for those that are storages alone."""
 
     def __init__(self, trace: Trace, storages: Sequence[Storage], handles: Sequence[Any]) -> None:
@@ -91,7 +91,7 @@ class Tape:
         self.steps, self.operands, self.registers = tuple(steps), operands, registers
 
     @classmethod
-    def read(cls, mark: Mark) -> "Tape":
+    def read(cls, mark: Beginning) -> "Tape":
         """What was recorded since `mark` from its operands. Raises `Unread` if a tape cannot say it."""
         return _Reader(mark).read()
 
@@ -268,7 +268,7 @@ def remembered(trace: Trace, handle: Any, storage: Storage) -> Any:
 class _Reader:
     """Makes a tape of a path. `placed`: the edges of the path that the steps account for, in their order, which must be that of the path."""
 
-    def __init__(self, mark: Mark) -> None:
+    def __init__(self, mark: Beginning) -> None:
         self.mark, self.path, self.first = mark, mark.path(), mark.n
         self.steps: list[tuple[Any, ...]] = []
         self.placed: list[int] = []

@@ -38,7 +38,7 @@ class Properties:
 class DeviceContext:
     """A block in which another device is the current one of its kind: None and negative numbers mean nothing, as in PyTorch."""
 
-    def __init__(self, family: "Family", device: Any) -> None:
+    def __init__(self, family: "DeviceKind", device: Any) -> None:
         self._family, self._before = family, 0
         self._device = None if device is None or (isinstance(device, int) and device < 0) or str(device) == "cpu" else device
 
@@ -67,7 +67,7 @@ class StreamContext:
             self.stream.__exit__()
 
 
-class Family:
+class DeviceKind:
     """The devices of one kind; without a kind, those of whatever accelerator is there. `device` is a device, a number, or None: the current one."""
 
     def __init__(self, kind: str | None, stream: type[Stream] = Stream) -> None:

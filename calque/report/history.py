@@ -25,7 +25,7 @@ OPERATIONS = 200_000  # the same for operations of any kind, when nothing is eve
 
 
 @dataclass(slots=True)
-class Seen:
+class Returned:
     """How often realised values of one source line came back, and the number of optimizer steps when the first did. `kept`: nodes, by id, that were
     the first to come back after a flush that was no cut of pending work; there were `flushes` of these at the last, and `rounds` of such nodes."""
 
@@ -48,9 +48,9 @@ def watch(t: Any) -> None:
     if not line:
         return
     steps = Counters.reasons.get("optimizer.step", 0)
-    seen: Seen | None = _seen.get(line)
+    seen: Returned | None = _seen.get(line)
     if seen is None:
-        seen = _seen.keep(line, Seen(0, steps))
+        seen = _seen.keep(line, Returned(0, steps))
     seen.count += 1
     flushes = Counters.flushes - Counters.reasons.get(BOUND, 0)
     fresh = flushes != seen.flushes  # else only cuts of pending work may have brought it back: they say nothing of iterations

@@ -42,7 +42,7 @@ def forget_frames(error: BaseException) -> None:
     error.__traceback__ = None
 
 
-class Partial(Protocol):
+class PartialValues(Protocol):
     """What is there of a task's values while it runs."""
 
     def read(self, buffer: Any) -> Any:
@@ -78,7 +78,7 @@ class Task:
         self.held: tuple[list[Any], ...] = ()
         self.waited: Callable[[], None] | None = None  # told that somebody waits, as long as the task has not run
         self.light = self.brief = self.aside = False
-        self.partial: Partial | None = None
+        self.partial: PartialValues | None = None
         self._sleepers: list[Any] = []  # a lock for each thread that waits, which opens when the task has run
 
     @classmethod

@@ -200,7 +200,7 @@ def test_keys_depend_on_everything(monkeypatch):
 
 
 def _module(key, write):
-    return library.Module(key, (), llvm.Source(write))
+    return library.NativeModule(key, (), llvm.Source(write))
 
 
 def test_modules_that_are_missing_are_compiled_meanwhile(monkeypatch, tmp_path):

@@ -13,7 +13,7 @@ import pytest
 
 from calque.backend.cpu import llvm, objects
 from calque.backend.cpu.llvm import Loader, Source, compile_all
-from calque.backend.cpu.objects import Memory, UnsupportedObject, library_function, parse
+from calque.backend.cpu.objects import CodeMemory, UnsupportedObject, library_function, parse
 from calque.backend.cpu.target import current
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,12 +55,12 @@ def call(address: int, *arguments: float) -> float:
 
 
 def test_constants_library_functions_and_calls_between_objects() -> None:
-    memory = Memory()
+    memory = CodeMemory()
     first = memory.load([parse(compiled(ELSEWHERE))], {})
     second = memory.load([parse(compiled(CODE))], first)
     assert call(second["plain"], 0.25, 3) == np.sin(0.25) * 1000
     assert call(second["calls"], 0.25) == np.sin(0.75) * 100
-    both = Memory().load([parse(compiled(CODE)), parse(compiled(ELSEWHERE))], {})
+    both = CodeMemory().load([parse(compiled(CODE)), parse(compiled(ELSEWHERE))], {})
     assert call(both["calls"], 0.25) == np.sin(0.75) * 100
 
 
@@ -77,13 +77,13 @@ def test_llvm_takes_what_we_refuse_and_both_call_each_other(monkeypatch: pytest.
 
 def test_an_unknown_name_loads_nothing() -> None:
     with pytest.raises(UnsupportedObject, match="nobody defines elsewhere"):
-        Memory().load([parse(compiled(CODE))], {})
+        CodeMemory().load([parse(compiled(CODE))], {})
     assert library_function("no_such_function_anywhere") == 0
     assert library_function("cos") != 0
 
 
 def test_memory_is_not_writable_after_loading() -> None:
-    found = Memory().load([parse(compiled(ELSEWHERE))], {})
+    found = CodeMemory().load([parse(compiled(ELSEWHERE))], {})
     where = found["elsewhere"]
     for line in Path("/proc/self/maps").read_text().splitlines():
         low, high = (int(x, 16) for x in line.split(" ")[0].split("-"))

@@ -15,7 +15,7 @@ import pytest
 
 from calque.backend.cpu import compiler, library, llvm, objects, processes
 from calque.backend.cpu.llvm import Source, compile_all
-from calque.backend.cpu.processes import COUNTERS, Compiler, Pool
+from calque.backend.cpu.processes import COUNTERS, Compiler, Compilers
 from calque.backend.cpu.target import current
 from calque.base import config
 from calque.base.errors import CompileError
@@ -23,13 +23,13 @@ from calque.base.errors import CompileError
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "define double @f{0}(double %x) nounwind {{\n  %r = fadd double %x, {0}.0\n  ret double %r\n}}"
 
-pytestmark = pytest.mark.skipif(bool(Pool().refusal()), reason=f"compiles in this process: {Pool().refusal()}")
+pytestmark = pytest.mark.skipif(bool(Compilers().refusal()), reason=f"compiles in this process: {Compilers().refusal()}")
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compilers]:
     """A fresh pool in place of the global one, and counters of its own."""
-    made = Pool()
+    made = Compilers()
     counters = processes.Counters()
     monkeypatch.setattr(processes, "IDLE", 60.0)  # a busy machine may stop a test for seconds
     for module in (processes, llvm):
@@ -71,7 +71,7 @@ def collected(pid: int, seconds: float = 60.0) -> bool:
     return False
 
 
-def test_other_processes_compile_and_are_ended_when_idle(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_processes_compile_and_are_ended_when_idle(pool: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "IDLE", 2.0)
     found = compile_all(sources(), current())
     pids = [c.pid for c in pool._compilers]
@@ -85,7 +85,7 @@ def test_other_processes_compile_and_are_ended_when_idle(pool: Pool, monkeypatch
     assert processes.COUNTERS.reasons == {"settings.compile_in_process is set": 40}
 
 
-def test_a_process_switches_strength_reduction_as_modules_ask_for_it(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_switches_strength_reduction_as_modules_ask_for_it(pool: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The switch is one of the whole process, and modules of both kinds come in any order."""
     monkeypatch.setattr(config.settings, "threads", 1)
     cut = library._contractions("float32", current())
@@ -111,7 +111,7 @@ def test_code_for_other_machines_changes_none_for_this_one(monkeypatch: pytest.M
     assert compile_all([Source(lambda: text, compiler.TIGHT)], current()) == before
 
 
-def test_a_killed_process_is_noticed_and_its_work_done(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_process_is_noticed_and_its_work_done(pool: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config.settings, "threads", 1)
     wanted = compile_all(sources(), current())
     killed = []
@@ -130,7 +130,7 @@ def test_a_killed_process_is_noticed_and_its_work_done(pool: Pool, monkeypatch: 
     assert compile_all(sources(), current()) == wanted and processes.COUNTERS.processes == 2  # and the next batch has a new one
 
 
-def test_a_survivor_takes_over_what_a_killed_process_had(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_survivor_takes_over_what_a_killed_process_had(pool: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config.settings, "threads", 2)
     monkeypatch.setattr(config, "available_cores", lambda: 2)
     wanted = compile_all(sources(), current())
@@ -139,7 +139,7 @@ def test_a_survivor_takes_over_what_a_killed_process_had(pool: Pool, monkeypatch
     assert compile_all(sources(), current()) == wanted and processes.COUNTERS.alone == 0
 
 
-def test_a_crash_of_llvm_is_an_error_and_not_ours(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_of_llvm_is_an_error_and_not_ours(pool: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config.settings, "threads", 1)
     compile_all(sources(1), current())
     os.kill(pool._compilers[0].pid, signal.SIGSEGV)
@@ -148,7 +148,7 @@ def test_a_crash_of_llvm_is_an_error_and_not_ours(pool: Pool, monkeypatch: pytes
     assert compile_all(sources(1), current())[0]
 
 
-def test_after_several_losses_no_more_are_started(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_several_losses_no_more_are_started(pool: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent/python3")
     for _ in range(processes.FAILURES + 2):
         assert all(compile_all(sources(2), current()))
@@ -158,18 +158,18 @@ def test_after_several_losses_no_more_are_started(pool: Pool, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("executable", ["", None, "/usr/bin/blender", "/opt/app/my-program"])
-def test_only_an_interpreter_is_started(pool: Pool, monkeypatch: pytest.MonkeyPatch, executable: str | None) -> None:
+def test_only_an_interpreter_is_started(pool: Compilers, monkeypatch: pytest.MonkeyPatch, executable: str | None) -> None:
     monkeypatch.setattr(sys, "executable", executable)
     assert all(compile_all(sources(2), current())) and pool.host() == compiler.host()
     assert processes.COUNTERS.reasons == {f"no Python interpreter to start (sys.executable is {executable!r})": 2}
 
 
-def test_a_frozen_program_is_not_started_again(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_program_is_not_started_again(pool: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     assert pool.refusal().startswith("no Python interpreter to start")
 
 
-def test_other_platforms_compile_in_this_process(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_platforms_compile_in_this_process(pool: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects.platform, "machine", lambda: "aarch64")
     assert pool.refusal() == "objects of this platform are loaded by LLVM"
     monkeypatch.undo()
@@ -177,7 +177,7 @@ def test_other_platforms_compile_in_this_process(pool: Pool, monkeypatch: pytest
     assert pool.refusal() == "Calque is not installed as files"
 
 
-def test_a_process_that_cannot_compile_says_why(pool: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_process_that_cannot_compile_says_why(pool: Compilers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "llvmlite").mkdir()
     (tmp_path / "llvmlite" / "__init__.py").write_text("raise ImportError('a broken installation')")
     monkeypatch.setattr(processes, "llvmlite_folder", lambda: tmp_path / "llvmlite")
@@ -186,7 +186,7 @@ def test_a_process_that_cannot_compile_says_why(pool: Pool, monkeypatch: pytest.
     assert why == "a compiler process cannot compile: ImportError: a broken installation" and processes.COUNTERS.alone == 3
 
 
-def test_a_process_that_never_answers_is_given_up(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_never_answers_is_given_up(pool: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "PATIENCE", 0.3)
     monkeypatch.setattr(config.settings, "threads", 1)
     pool.prepare(1)
@@ -195,7 +195,7 @@ def test_a_process_that_never_answers_is_given_up(pool: Pool, monkeypatch: pytes
     assert processes.COUNTERS.reasons == {"no answer from a compiler process in 0 s": 3}
 
 
-def test_a_failed_batch_leaves_no_answers_behind(pool: Pool) -> None:
+def test_a_failed_batch_leaves_no_answers_behind(pool: Compilers) -> None:
     broken = sources()
     broken[5] = Source(lambda: "define void @f( {")
     for _ in range(3):
@@ -212,7 +212,7 @@ def test_a_failed_batch_leaves_no_answers_behind(pool: Pool) -> None:
     assert compile_all(sources(2), current())[1] and processes.COUNTERS.alone == 0
 
 
-def test_ctrl_c_ends_the_processes(pool: Pool) -> None:
+def test_ctrl_c_ends_the_processes(pool: Compilers) -> None:
     def interrupt() -> str:
         raise KeyboardInterrupt
 
@@ -222,7 +222,7 @@ def test_ctrl_c_ends_the_processes(pool: Pool) -> None:
     assert all(compile_all(sources(2), current()))
 
 
-def test_large_texts_and_replies_pass_the_pipes(pool: Pool) -> None:
+def test_large_texts_and_replies_pass_the_pipes(pool: Compilers) -> None:
     """Both directions carry more than a pipe holds, several at a time."""
     body = "\n".join(f"  %a{k} = fdiv double %a{k - 1}, {k}.5" for k in range(1, 3000))
     text = f"define double @big(double %a0) {{\n{body}\n  ret double %a2999\n}}\n" + "; filler\n" * 30_000
@@ -230,7 +230,7 @@ def test_large_texts_and_replies_pass_the_pipes(pool: Pool) -> None:
     assert all(len(data) > 20_000 for data in found) and found[0] == found[2] and found[1] == found[3]
 
 
-def test_several_threads_share_the_processes(pool: Pool) -> None:
+def test_several_threads_share_the_processes(pool: Compilers) -> None:
     results: list[list[bytes]] = []
     threads = [threading.Thread(target=lambda: results.append(compile_all(sources(), current()))) for _ in range(4)]
     for thread in threads:
@@ -240,7 +240,7 @@ def test_several_threads_share_the_processes(pool: Pool) -> None:
     assert len(results) == 4 and all(r == results[0] for r in results) and processes.COUNTERS.processes <= processes.MOST
 
 
-def test_a_forked_child_has_processes_of_its_own(pool: Pool) -> None:
+def test_a_forked_child_has_processes_of_its_own(pool: Compilers) -> None:
     wanted = compile_all(sources(), current())
     mine = [c.pid for c in pool._compilers]
     child = os.fork()
@@ -257,15 +257,15 @@ def test_a_forked_child_has_processes_of_its_own(pool: Pool) -> None:
     assert compile_all(sources(), current()) == wanted and all(alive(pid) for pid in mine)
 
 
-def test_the_host_is_the_same_from_another_process(pool: Pool) -> None:
+def test_the_host_is_the_same_from_another_process(pool: Compilers) -> None:
     assert pool.host() == compiler.host() and processes.COUNTERS.processes == 1
 
 
 def test_standard_streams_may_be_closed() -> None:
     code = (
         "import os\nos.close(0); os.close(1)\n"
-        "from calque.backend.cpu.processes import Pool, COUNTERS\n"
-        "assert Pool().host()[0] and COUNTERS.processes == 1\n"
+        "from calque.backend.cpu.processes import Compilers, COUNTERS\n"
+        "assert Compilers().host()[0] and COUNTERS.processes == 1\n"
     )
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=300, check=True)
 

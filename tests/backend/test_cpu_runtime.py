@@ -448,8 +448,8 @@ def test_memory_that_is_kept_is_not_asked_for(monkeypatch):
 def test_old_programs_do_not_keep_new_ones_from_keeping_memory(monkeypatch):
     """What all keep together is limited; when it is used up, everybody begins anew, whether or not the old programs are still there."""
     n = 1 << 10
-    executable.Kept.settle()
-    monkeypatch.setattr(executable, "KEPT_TOTAL", executable.Kept.total + 64 * n)
+    executable.KeptMemory.settle()
+    monkeypatch.setattr(executable, "KEPT_TOTAL", executable.KeptMemory.total + 64 * n)
     x = np.zeros(n, np.float32)
     programs = []
     for _ in range(20):
@@ -462,14 +462,14 @@ def test_old_programs_do_not_keep_new_ones_from_keeping_memory(monkeypatch):
             del result
         kept = programs[-1]._kept[0]
         assert kept is not None and places == {kept.ctypes.data}
-        assert executable.Kept.total <= executable.KEPT_TOTAL
+        assert executable.KeptMemory.total <= executable.KEPT_TOTAL
     assert programs[0]._kept == [None]
     assert all(program.run([x])[0][-1] == 2 for program in programs)
-    before = executable.Kept.total
+    before = executable.KeptMemory.total
     programs.clear()
     gc.collect()
-    executable.Kept.settle()
-    assert 0 <= executable.Kept.total < before
+    executable.KeptMemory.settle()
+    assert 0 <= executable.KeptMemory.total < before
 
 
 def test_the_system_is_asked_for_its_free_memory_once_per_growth(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def objects_of(*texts: str) -> list[objects.Object]:
 
 def test_a_call_waits_for_its_function_and_keeps_its_arguments() -> None:
     near, far = objects_of(NEAR, LANES)
-    gates, memory, made = Gates(), objects.Memory(), []
+    gates, memory, made = Gates(), objects.CodeMemory(), []
 
     def make() -> None:
         time.sleep(0.02)

@@ -487,14 +487,14 @@ def _program(seed: int) -> list[Any]:
 def test_random_programs_read_what_the_synchronous_twin_reads(programs: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is run three times with other values: more than 10^4 in the slow form."""
     early = [0]
-    wait = progress.Progress.wait
+    wait = progress.LaunchProgress.wait
 
-    def counted(self: progress.Progress, number: int) -> Any:
+    def counted(self: progress.LaunchProgress, number: int) -> Any:
         found = wait(self, number)
         early[0] += found is not None
         return found
 
-    monkeypatch.setattr(progress.Progress, "wait", counted)
+    monkeypatch.setattr(progress.LaunchProgress, "wait", counted)
     for k in range(seed, seed + programs):
         settings.sync = True
         try:

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from calque.base.shapes import contiguous_strides
-from calque.ir.index import Coords, Form, Split, canonical, dense, flatten, is_hierarchical, split_form, unflatten
+from calque.ir.index import Coords, Form, NeedsSplit, canonical, dense, flatten, is_hierarchical, split_form, unflatten
 
 shapes = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
 
@@ -33,7 +33,7 @@ def test_unflatten_inverts_flatten(shape: tuple[int, ...], data: st.DataObject) 
     inside = all(0 <= at(form, p) < prod(shape) for p in points(extents))
     try:
         found = unflatten(form, tuple(extents), shape, contiguous_strides(shape))
-    except Split:
+    except NeedsSplit:
         return  # see the next test
     if found is None or not inside:
         return
@@ -53,7 +53,7 @@ def test_unflatten_after_the_splits_it_asks_for(shape: tuple[int, ...], gap: int
         try:
             found = unflatten(form, tuple(extents), shape, contiguous_strides(shape))
             break
-        except Split as request:
+        except NeedsSplit as request:
             assert request.dim == gap and extents[gap] % request.inner == 0
             form = split_form(form, gap, request.inner, len(extents))
             extents[gap] //= request.inner
@@ -91,7 +91,7 @@ def test_merged_dims_ask_for_a_split() -> None:
     """A flat dim of 12 over a (3, 4) value becomes (3, 4)."""
     try:
         unflatten((0, ((0, 1),)), (12,), (3, 4), (4, 1))
-    except Split as request:
+    except NeedsSplit as request:
         assert (request.dim, request.inner) == (0, 4)
     else:
         raise AssertionError("expected a split")

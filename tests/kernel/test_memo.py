@@ -18,11 +18,11 @@ from tests.kernel.random_programs import random_program
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> memo.Memory:
+def fresh(monkeypatch: pytest.MonkeyPatch) -> memo.Templates:
     """A memory of its own, and every answer compared with the twin."""
     monkeypatch.setattr(settings, "verify", True)
     monkeypatch.delitem(TABLES, "lowered groups")
-    memory = memo.Memory(Cache("lowered groups", 10_000, 1 / 16))
+    memory = memo.Templates(Cache("lowered groups", 10_000, 1 / 16))
     monkeypatch.setattr("calque.kernel.assemble.MEMORY", memory)
     return memory
 
@@ -41,7 +41,7 @@ def cell(length: int) -> Program:
     return Program(tuple(b.nodes), (h, result))
 
 
-def test_longer_recurrences_lower_no_more_groups(fresh: memo.Memory) -> None:
+def test_longer_recurrences_lower_no_more_groups(fresh: memo.Templates) -> None:
     """Steps differ in node numbers, offsets and scalars only."""
     counts = []
     for length in (6, 12, 24):
@@ -70,7 +70,7 @@ def test_remembered_launches_compute_their_own_slices() -> None:
 
 
 @pytest.mark.parametrize("pair", [(0.0, -0.0), (1.0, 1), (2.0, 3.0)])
-def test_different_numbers_are_different_groups(pair: tuple[float, float], fresh: memo.Memory) -> None:
+def test_different_numbers_are_different_groups(pair: tuple[float, float], fresh: memo.Templates) -> None:
     kernels = []
     for value in pair:
         b = Build()
@@ -96,7 +96,7 @@ def test_what_is_stored_is_part_of_the_structure() -> None:
             np.testing.assert_allclose(value, wanted, rtol=1e-6)
 
 
-def test_two_views_of_one_value_keep_their_places(fresh: memo.Memory) -> None:
+def test_two_views_of_one_value_keep_their_places(fresh: memo.Templates) -> None:
     """x[0] - x[1] and x[1] - x[0] and x[1] - x[1]: equal structure up to which offset is which."""
     x = np.arange(8, dtype=np.float32) ** 2
     for left, right in ((0, 4), (4, 0), (4, 4), (1, 3)):
@@ -108,7 +108,7 @@ def test_two_views_of_one_value_keep_their_places(fresh: memo.Memory) -> None:
         np.testing.assert_array_equal(found, 2 * (x[left : left + 4] - x[right : right + 4]))
 
 
-def test_random_programs_twice(fresh: memo.Memory, seed: int) -> None:
+def test_random_programs_twice(fresh: memo.Templates, seed: int) -> None:
     for k in range(40):
         program, _, _ = random_program(seed + k, 20, (float32, float32))
         first = compile_program(program)
@@ -116,7 +116,7 @@ def test_random_programs_twice(fresh: memo.Memory, seed: int) -> None:
     assert fresh.hits >= fresh.misses > 0
 
 
-def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, fresh: memo.Memory) -> None:
+def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, fresh: memo.Templates) -> None:
     monkeypatch.setattr(settings, "memo_bytes", 1 << 16)
     for k in range(30):
         b = Build()

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import calque
 from calque.backend.base import CheckFailed
 from calque.backend.cpu.backend import CpuBackend
-from calque.backend.cpu.executable import CpuExecutable, Kept, compile_schedule
+from calque.backend.cpu.executable import CpuExecutable, KeptMemory, compile_schedule
 from calque.backend.cpu.memory import POOL, rounded
 from calque.base.config import settings
 from calque.kernel.memory import predicted_peak
@@ -80,7 +80,7 @@ def jobs() -> Iterator[dict[str, Any]]:
 def test_the_six_steps_hold_what_was_predicted(name: str, jobs: dict[str, Any], watch: Watch) -> None:
     job = jobs[name]
     gc.collect()  # what earlier tests have left, and what their programs keep for their next run, would be freed while a program is watched
-    Kept.empty()
+    KeptMemory.empty()
     calque.manual_seed(0)
     model = job.model(calque)
     optimizer = job.optimizer(calque, model)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ref
 
-from calque.autograd.engine import Engine
+from calque.autograd.engine import RuleNamespace
 from calque.base.errors import AutogradError
 from calque.base.layout import Layout, dense_layout
 from calque.base.shapes import Shape
@@ -314,7 +314,7 @@ def frames() -> list[Frame]:
 
 def functional() -> Any:
     """The functional namespace, in which rules are written."""
-    return Engine.functional
+    return RuleNamespace.functional
 
 
 def is_tensor(x: Any) -> bool:

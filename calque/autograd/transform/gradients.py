@@ -15,7 +15,7 @@ from calque.autograd.modes import enable_grad
 from calque.autograd.transform import tree
 from calque.autograd.transform.dual import DualFrame
 from calque.autograd.transform.frame import functional, is_tensor, without_history
-from calque.autograd.transform.history import Entry
+from calque.autograd.transform.history import Entered
 from calque.autograd.transform.vmap import vmap
 from calque.base.errors import AutogradError, ShapeError
 from calque.base.text import function_name, shown, type_name
@@ -54,7 +54,7 @@ def _leads_out(roots: Sequence[Tensor], own: Sequence[Tensor]) -> list[bool]:
             if key in known:
                 stack.pop()
                 continue
-            if isinstance(item, Tensor) or item.__class__ is Entry:
+            if isinstance(item, Tensor) or item.__class__ is Entered:
                 known[key] = True
                 stack.pop()
                 continue

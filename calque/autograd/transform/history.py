@@ -17,7 +17,7 @@ from calque.record.nodes import VIEW_RULE, FunctionNode, GradNode, OutputNode
 from calque.tensor import Tensor, function_node, output_nodes, wrap
 
 
-class Entry(FunctionNode):
+class Entered(FunctionNode):
     """The node of a value that came into the frame with a history."""
 
     __slots__ = ()
@@ -50,7 +50,7 @@ class History:
         while isinstance(node, FunctionNode) and _is_view(node):
             self.own.add(node)
             node = node.next[0]
-        if node is None or isinstance(node, Tensor) or node.__class__ is GradNode or node.__class__ is Entry:
+        if node is None or isinstance(node, Tensor) or node.__class__ is GradNode or node.__class__ is Entered:
             return True
         self.own.add(node)
         if node.__class__ is OutputNode:
@@ -93,17 +93,17 @@ class History:
         if target.__class__ is GradNode:
             edge = target.edge
             return (edge.below, True) if edge.__class__ is FrameEdge and edge.frame is self.frame else (target, False)
-        if target.__class__ is Entry:
+        if target.__class__ is Entered:
             found = self.entries.get(target)
             return (target, False) if found is None else (found, True)
         if target in self.own or any(self.target(t)[1] for t in target.next):
             return self.node(target), True
         return target, False
 
-    def entering(self, batch: Tensor, view: Layout) -> Entry:
+    def entering(self, batch: Tensor, view: Layout) -> Entered:
         """The node of a slice whose tensor below has a history."""
         node: Any = function_node("VmapInput", (), (view,), _not_there)
-        node.__class__ = Entry
+        node.__class__ = Entered
         self.entries[node] = batch._grad_fn or batch
         return node  # type: ignore[no-any-return]
 

@@ -25,7 +25,7 @@ class Leaf:
         return "*"
 
 
-class Node:
+class Container:
     """The structure of a container: its class, its keys if it has any, and the structures of its values."""
 
     __slots__ = ("kind", "keys", "children")
@@ -34,7 +34,7 @@ class Node:
         self.kind, self.keys, self.children = kind, keys, children
 
     def __eq__(self, other: object) -> bool:
-        if other.__class__ is not Node:
+        if other.__class__ is not Container:
             return False
         return (self.kind, self.keys, self.children) == (other.kind, other.keys, other.children)  # type: ignore[attr-defined]
 
@@ -68,7 +68,7 @@ def flatten(x: Any) -> tuple[list[Any], Any]:
         if found is None:
             leaves.append(value)
             return LEAF
-        return Node(value.__class__, found[0], tuple([visit(v) for v in found[1]]))
+        return Container(value.__class__, found[0], tuple([visit(v) for v in found[1]]))
 
     structure = visit(x)
     return leaves, structure

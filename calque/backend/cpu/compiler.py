@@ -50,7 +50,7 @@ def binding() -> Any:
     return llvm
 
 
-class Native:
+class LlvmCalls:
     """LLVM's long calls without the global lock that llvmlite's Python layer takes around every call.
 
     The functions are thread-safe as long as threads share neither contexts nor target machines; Python's own lock is released while they run.
@@ -90,9 +90,9 @@ class Native:
 
 
 @lru_cache(maxsize=1)
-def native() -> Native:
+def native() -> LlvmCalls:
     """The library that llvmlite has loaded."""
-    return Native(binding().ffi.lib._name)
+    return LlvmCalls(binding().ffi.lib._name)
 
 
 def machine_for(target: Target, level: int) -> Any:

@@ -17,10 +17,10 @@ from contextlib import ExitStack, contextmanager
 from calque.backend.cpu import emit_memory as memory
 from calque.backend.cpu import emit_panel
 from calque.backend.cpu.emit_ops import Val, bitcast, cast, constant, instruction, widen
-from calque.backend.cpu.emit_panel import Group, Variant
-from calque.backend.cpu.emit_plan import AHEAD_ELEMENTS, LOOKUPS_AHEAD, STORES, Plan, levels, make_plan, scalar_stage
+from calque.backend.cpu.emit_panel import LoopForm, VectorGroup
+from calque.backend.cpu.emit_plan import AHEAD_ELEMENTS, LOOKUPS_AHEAD, STORES, VectorPlan, levels, make_plan, scalar_stage
 from calque.backend.cpu.emit_reduce import BLOCK, Accumulator, Reduction
-from calque.backend.cpu.emit_text import FLOAT_KINDS, Code, Lanes, Module, is_literal
+from calque.backend.cpu.emit_text import FLOAT_KINDS, Code, Lanes, TextModule, is_literal
 from calque.backend.cpu.target import TargetInfo
 from calque.base.errors import CompileError
 from calque.kernel.loops import Instr, LoopKernel, Stage
@@ -35,15 +35,15 @@ class KernelEmitter:
         self.kernel = kernel
         self.target = target
         self.symbol = symbol
-        self.plan: Plan = make_plan(kernel, target)
+        self.plan: VectorPlan = make_plan(kernel, target)
         self.levels = levels(kernel, self.plan)
         self.panels = emit_panel.suits(kernel, self.plan)
         self.code = Code()
-        self.module = Module()
+        self.module = TextModule()
         self.one = Lanes(self.code, self.module, 1, target)
         self.vector = Lanes(self.code, self.module, self.plan.width, target) if self.plan.width > 1 else self.one
-        self.scalar_variant = Variant(self.one, "", 1)
-        self.frame = memory.Frame(kernel, self.code, self.vector, self.plan.axis)
+        self.scalar_variant = LoopForm(self.one, "", 1)
+        self.frame = memory.LoadedWords(kernel, self.code, self.vector, self.plan.axis)
         self.shared: dict[int, Val] = {}
         self.ahead = str(emit_panel.AHEAD if self.panels else 1)  # rows between one and that which it asks for
         self.waiting: dict[tuple[int, int], tuple[str, Val]] = {}  # stores that the next turn completes, by access and number of the group
@@ -108,11 +108,11 @@ class KernelEmitter:
         code, plan = self.code, self.plan
         self.shared = {}
         position = index.pop(-1, "")
-        group = Group(index, self.frame.start())
+        group = VectorGroup(index, self.frame.start())
         for d in index:
             group.offset = self.frame.moved(group.offset, d, index[d], self._accesses(self.kernel.stages))
         for stage in self.kernel.stages:
-            self.level(stage, 0, Variant(self.one, "", 1), [group])
+            self.level(stage, 0, LoopForm(self.one, "", 1), [group])
         if plan.along == "r":
             for stage in self.kernel.stages:
                 self._rows(stage, group)
@@ -125,7 +125,7 @@ class KernelEmitter:
         following = self._next_rows(group)
         spread = self._spread(*self.kernel.stages)
 
-        def body(variant: Variant, n: str) -> None:
+        def body(variant: LoopForm, n: str) -> None:
             groups = self.split(variant, group, n, self.kernel.stages)
             for g in groups if variant.s.width > 1 else ():
                 g.values.update(spread)
@@ -136,7 +136,7 @@ class KernelEmitter:
 
         self.variants(start, stop, body, plan.unroll)
 
-    def _next_rows(self, group: Group) -> dict[int, str]:
+    def _next_rows(self, group: VectorGroup) -> dict[int, str]:
         """Where the rows begin that a later point of the dim before the vectorised one looks up; the last one at the end of that dim."""
         code, frame, dim, found = self.code, self.frame, self.plan.axis - 1, {}
         for access, index in self.plan.lookups:
@@ -149,7 +149,7 @@ class KernelEmitter:
         return found
 
     def variants(
-        self, start: str, stop: str, body: Callable[[Variant, str], None], unroll: int, width: int = 0, after: Callable[[], None] | None = None
+        self, start: str, stop: str, body: Callable[[LoopForm, str], None], unroll: int, width: int = 0, after: Callable[[], None] | None = None
     ) -> None:
         """The vectorised loop from start to stop in all its forms. Masked accesses cost several times as much as plain ones (Zen 5: half
         the speed of batch normalisation), so a mask is for the last vector only. `after` is for blocks of turns; what
@@ -158,7 +158,7 @@ class KernelEmitter:
         width = width or self.plan.width
         if width == 1:
             with code.loop(start, stop) as n:
-                body(Variant(self.one, "", 1), n)
+                body(LoopForm(self.one, "", 1), n)
             return
         lanes = self.vector
         for count in dict.fromkeys((unroll, 1)):
@@ -166,17 +166,17 @@ class KernelEmitter:
             middle = code.add(start, whole)
             if after is not None and count == unroll:
                 with self.blocks(start, middle, width * count, after, BLOCK // 2 + 1) as n:
-                    body(Variant(lanes, "", count), n)
+                    body(LoopForm(lanes, "", count), n)
             else:
                 with code.loop(start, middle, width * count) as n:
-                    body(Variant(lanes, "", count), n)
+                    body(LoopForm(lanes, "", count), n)
             start = middle
         if self.target.masked:
             with code.loop(start, stop, width) as n:
-                body(Variant(lanes, self.frame.tail_mask(lanes, n, stop), 1), n)
+                body(LoopForm(lanes, self.frame.tail_mask(lanes, n, stop), 1), n)
             return
         with code.loop(start, stop) as n:
-            body(Variant(self.one, "", 1), n)
+            body(LoopForm(self.one, "", 1), n)
 
     @contextmanager
     def blocks(self, start: str, stop: str, step: int, after: Callable[[], None], least: int = 1) -> Iterator[str]:
@@ -192,14 +192,14 @@ class KernelEmitter:
             else:
                 after()
 
-    def split(self, variant: Variant, group: Group, n: str, stages: tuple[Stage, ...]) -> list[Group]:
+    def split(self, variant: LoopForm, group: VectorGroup, n: str, stages: tuple[Stage, ...]) -> list[VectorGroup]:
         """One group per vector of a turn of the vectorised loop at position n."""
         axis, used = self.plan.axis, self._accesses(stages)
         groups = []
         for u in range(variant.count):
             here = self.code.add(n, str(u * variant.s.width))
             moved = self.frame.moved(group.offset, axis, here, used)
-            groups.append(Group({**group.index, axis: here}, moved))
+            groups.append(VectorGroup({**group.index, axis: here}, moved))
         return groups
 
     def _accesses(self, stages: tuple[Stage, ...]) -> list[int]:
@@ -208,7 +208,7 @@ class KernelEmitter:
 
     # stages
 
-    def _panel(self, variant: Variant, groups: list[Group]) -> None:
+    def _panel(self, variant: LoopForm, groups: list[VectorGroup]) -> None:
         """All stages at one or more vectors of positions along P."""
         outer = self.shared
         self.shared = dict(outer)
@@ -240,7 +240,7 @@ class KernelEmitter:
         return found
 
     def _nest(
-        self, stage: Stage, variant: Variant, groups: list[Group], accumulators: list[dict[int, Accumulator]], depth: int
+        self, stage: Stage, variant: LoopForm, groups: list[VectorGroup], accumulators: list[dict[int, Accumulator]], depth: int
     ) -> None:
         """The loops of a stage over R from dim number `depth` on; dims of a fixed extent are written out."""
         if depth == self.kernel.rank_r:
@@ -267,15 +267,15 @@ class KernelEmitter:
                 self._nest(stage, variant, inner, accumulators, depth + 1)
         self.shared = kept
 
-    def inside(self, stage: Stage, groups: list[Group], dim: int, r: str) -> list[Group]:
+    def inside(self, stage: Stage, groups: list[VectorGroup], dim: int, r: str) -> list[VectorGroup]:
         """The groups at index r of one R dim."""
         used = self._accesses((stage,))
-        return [Group({**g.index, dim: r}, self.frame.moved(g.offset, dim, r, used), dict(g.values)) for g in groups]
+        return [VectorGroup({**g.index, dim: r}, self.frame.moved(g.offset, dim, r, used), dict(g.values)) for g in groups]
 
-    def _rows(self, stage: Stage, group: Group) -> None:
+    def _rows(self, stage: Stage, group: VectorGroup) -> None:
         """One stage at one point of P, with the innermost R dim vectorised."""
         kernel, plan = self.kernel, self.plan
-        self.level(stage, 1, Variant(self.one, "", 1), [group])
+        self.level(stage, 1, LoopForm(self.one, "", 1), [group])
         if stage.kind == "point":
             return
         alone = plan.axis >= 0 and scalar_stage(kernel, stage, plan.axis)
@@ -287,15 +287,15 @@ class KernelEmitter:
         kept, last = self.shared, [s for s in kernel.stages if s.kind != "point"][-1]
         with ExitStack() as loops:
             self.shared = dict(kept)
-            inner = [Group(group.index, group.offset)]
+            inner = [VectorGroup(group.index, group.offset)]
             for j in range(kernel.rank_r - 1):
                 r = loops.enter_context(self.code.loop("0", self.frame.extents[kernel.rank_p + j]))
                 inner = self.inside(stage, inner, kernel.rank_p + j, r)
-                self.level(stage, 2 + j, Variant(self.one, "", 1), inner)
+                self.level(stage, 2 + j, LoopForm(self.one, "", 1), inner)
 
             spread = self._spread(stage)
 
-            def body(variant: Variant, n: str) -> None:
+            def body(variant: LoopForm, n: str) -> None:
                 outer = self.shared
                 self.shared = dict(outer)
                 groups = self.split(variant, inner[0], n, (stage,))
@@ -315,7 +315,7 @@ class KernelEmitter:
 
             blocked = wide and any(a.part_type for a in wide[0].values())
             if plan.axis < 0:
-                self.accumulate(stage, Variant(self.one, "", 1), inner, [partial[1, 0]])
+                self.accumulate(stage, LoopForm(self.one, "", 1), inner, [partial[1, 0]])
             else:
                 start = "0" if alone else self._first_line(stage, inner[0], body)
                 self.variants(start, self.frame.extents[plan.axis], body, unroll, width=1 if alone else 0, after=flush if blocked else None)
@@ -335,7 +335,7 @@ class KernelEmitter:
                 found[a] = Val(s.intrinsic("arithmetic.fence", value.kind, s.splat(value.kind, value.text)), value.dtype, s.width)
         return found
 
-    def _first_line(self, stage: Stage, row: Group, body: Callable[[Variant, str], None]) -> str:
+    def _first_line(self, stage: Stage, row: VectorGroup, body: Callable[[LoopForm, str], None]) -> str:
         """Where the loop over a row begins: with the first whole line of what it stores, after writing what lies before that, if rows may begin
         anywhere in a line: those that are streamed, and those of images. A store across two lines costs as much as four within one."""
         kernel, code = self.kernel, self.code
@@ -346,10 +346,10 @@ class KernelEmitter:
             return "0"
         before = code.minimum(self.frame.before_line(found[0], row.offset[found[0]], self.vector.width), self.frame.extents[self.plan.axis])
         with code.when(code.let(f"icmp sgt i64 {before}, 0")):
-            body(Variant(self.vector, self.frame.tail_mask(self.vector, "0", before), 1), "0")
+            body(LoopForm(self.vector, self.frame.tail_mask(self.vector, "0", before), 1), "0")
         return before
 
-    def ask_ahead(self, variant: Variant, group: Group, n: str, dim: int, rows: str = "") -> None:
+    def ask_ahead(self, variant: LoopForm, group: VectorGroup, n: str, dim: int, rows: str = "") -> None:
         """Fetch the next row (or that so many `rows` further) in `dim`, while the last loop over this one runs, where so much is computed between two
         rows, or rows are in so many pieces, that the first loop over a row would wait for memory. Of pieces every other line will do: the processor
         adds its neighbour."""
@@ -405,7 +405,7 @@ class KernelEmitter:
 
     # instructions
 
-    def level(self, stage: Stage, level: int, variant: Variant, groups: list[Group], varying: bool | None = None) -> None:
+    def level(self, stage: Stage, level: int, variant: LoopForm, groups: list[VectorGroup], varying: bool | None = None) -> None:
         """Emit the instructions of a stage that stand at one loop level (reductions excepted): all, or only those that differ (stores count
         among them) or do not differ from lane to lane."""
         for number, group in enumerate(groups):
@@ -427,19 +427,19 @@ class KernelEmitter:
         return strides[self.plan.axis] != "0" or any(self.plan.varying(a) for a in instr.args)
 
     def accumulate(
-        self, stage: Stage, variant: Variant, groups: list[Group], accumulators: list[dict[int, Accumulator]]
+        self, stage: Stage, variant: LoopForm, groups: list[VectorGroup], accumulators: list[dict[int, Accumulator]]
     ) -> None:
         for group, found in zip(groups, accumulators, strict=True):
             for value, accumulator in found.items():
                 args = [self._operand(a, group, accumulator.s) for a in stage.instrs[value - stage.first].args]
                 accumulator.add(args, variant.mask if self.plan.along == "r" else "")
 
-    def _operand(self, value: int, group: Group, s: Lanes) -> Val:
+    def _operand(self, value: int, group: VectorGroup, s: Lanes) -> Val:
         """A value for vectors of the width of `s`; what is the same in all lanes may be at hand in both forms."""
         found = group.values.get(value)
         return self.shared[value] if found is None or (s.width == 1 and value in self.shared) else found
 
-    def _value(self, instr: Instr, variant: Variant, group: Group, s: Lanes) -> Val:
+    def _value(self, instr: Instr, variant: LoopForm, group: VectorGroup, s: Lanes) -> Val:
         """One instruction that has a result, at width 1 or the width of the variant."""
         op, dtype = instr.op, instr.dtype
         if op == "const":
@@ -460,7 +460,7 @@ class KernelEmitter:
             return Val(bitcast(s, args[0], dtype), dtype, s.width)
         return Val(instruction(s, op, dtype, args), dtype, s.width)
 
-    def _store(self, instr: Instr, variant: Variant, group: Group, number: int) -> None:
+    def _store(self, instr: Instr, variant: LoopForm, group: VectorGroup, number: int) -> None:
         s = variant.s if self.plan.axis >= 0 and self._store_varies(instr) else self.one
         args = [self._operand(a, group, s) for a in instr.args]
         index = args[1] if len(args) > 1 else None

@@ -69,7 +69,7 @@ class Odometer:
             code.write("i64", code.let(f"select i1 {carry}, i64 0, i64 {following}"), variable)
 
 
-class Frame:
+class LoadedWords:
     """The argument words of a kernel, loaded once at entry, and the memory operations on its operands."""
 
     def __init__(self, kernel: LoopKernel, code: Code, vector: Lanes, axis: int) -> None:

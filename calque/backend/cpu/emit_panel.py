@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from calque.backend.cpu.emit_memory import Frame
+from calque.backend.cpu.emit_memory import LoadedWords
 from calque.backend.cpu.emit_ops import Val
-from calque.backend.cpu.emit_plan import STORES, Plan, instruction_cost, levels, scalar_stage
+from calque.backend.cpu.emit_plan import STORES, VectorPlan, instruction_cost, levels, scalar_stage
 from calque.backend.cpu.emit_reduce import BLOCK, Accumulator, Reduction
 from calque.backend.cpu.emit_text import Code, Lanes, register_kind
 from calque.kernel.loops import Instr, LoopKernel, Stage
@@ -31,7 +31,7 @@ def columns(kernel: LoopKernel) -> int:
     return WIDE if sum(stage.kind != "point" for stage in kernel.stages) == 1 else NARROW
 
 
-def suits(kernel: LoopKernel, plan: Plan) -> bool:
+def suits(kernel: LoopKernel, plan: VectorPlan) -> bool:
     """Whether a kernel is written this way: lowering asks for it, and everything that waits is a number that differs from column to column."""
     if not kernel.panels or plan.along != "p" or plan.width == 1 or kernel.rank_r != 1 or kernel.fixed:
         return False
@@ -45,7 +45,7 @@ def suits(kernel: LoopKernel, plan: Plan) -> bool:
     return len(waiting) + 2 * len(reductions) <= MOST_SLOTS and not any(register_kind(instrs[v].dtype) == "i1" for v in (*waiting, *reductions))
 
 
-def _waiting(kernel: LoopKernel, plan: Plan) -> list[int]:
+def _waiting(kernel: LoopKernel, plan: VectorPlan) -> list[int]:
     """Values of a column that another loop over the columns uses: of an earlier stage, or of the part of a stage before its rows."""
     found: set[int] = set()
     level = levels(kernel, plan)
@@ -58,7 +58,7 @@ def _waiting(kernel: LoopKernel, plan: Plan) -> list[int]:
 
 
 @dataclass(slots=True)
-class Group:
+class VectorGroup:
     """One vector of positions: its loop indices, the element offset of every access there, and the values computed so far."""
 
     index: dict[int, str]
@@ -67,7 +67,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Variant:
+class LoopForm:
     """One form of the vectorised loop: `s` gives the width, `mask` the active lanes ("" for all), `count` the vectors per
     turn."""
 
@@ -76,38 +76,38 @@ class Variant:
     count: int
 
 
-class Emitter(Protocol):
+class PanelEmitter(Protocol):
     """What a panel needs of the emitter of its kernel (`emit.KernelEmitter`)."""
 
     kernel: LoopKernel
-    plan: Plan
+    plan: VectorPlan
     levels: list[int]
     code: Code
-    frame: Frame
+    frame: LoadedWords
     shared: dict[int, Val]
-    scalar_variant: Variant
+    scalar_variant: LoopForm
 
-    def inside(self, stage: Stage, groups: list[Group], dim: int, r: str) -> list[Group]:
+    def inside(self, stage: Stage, groups: list[VectorGroup], dim: int, r: str) -> list[VectorGroup]:
         """The groups at index r of one R dim."""
 
-    def split(self, variant: Variant, group: Group, n: str, stages: tuple[Stage, ...]) -> list[Group]:
+    def split(self, variant: LoopForm, group: VectorGroup, n: str, stages: tuple[Stage, ...]) -> list[VectorGroup]:
         """One group per vector of a turn of the vectorised loop at position n."""
 
     def variants(
-        self, start: str, stop: str, body: Callable[[Variant, str], None], unroll: int, width: int = 0, after: Callable[[], None] | None = None
+        self, start: str, stop: str, body: Callable[[LoopForm, str], None], unroll: int, width: int = 0, after: Callable[[], None] | None = None
     ) -> None:
         """The vectorised loop from start to stop in all its forms."""
 
     def blocks(self, start: str, stop: str, step: int, after: Callable[[], None]) -> AbstractContextManager[str]:
         """A counted loop with something to do after every block of turns."""
 
-    def level(self, stage: Stage, level: int, variant: Variant, groups: list[Group], varying: bool | None = None) -> None:
+    def level(self, stage: Stage, level: int, variant: LoopForm, groups: list[VectorGroup], varying: bool | None = None) -> None:
         """The instructions of a stage that stand at one loop level."""
 
-    def accumulate(self, stage: Stage, variant: Variant, groups: list[Group], accumulators: list[dict[int, Accumulator]]) -> None:
+    def accumulate(self, stage: Stage, variant: LoopForm, groups: list[VectorGroup], accumulators: list[dict[int, Accumulator]]) -> None:
         """Take the values of a turn into its sums."""
 
-    def ask_ahead(self, variant: Variant, group: Group, n: str, dim: int, rows: str = "") -> None:
+    def ask_ahead(self, variant: LoopForm, group: VectorGroup, n: str, dim: int, rows: str = "") -> None:
         """Fetch a later row in `dim`, if the plan says so."""
 
     def kernel_dtype(self, value: int) -> Instr:
@@ -117,7 +117,7 @@ class Emitter(Protocol):
 class Panel:
     """Writes one unit of work of a kernel that `suits`."""
 
-    def __init__(self, emitter: Emitter, start: str, stop: str) -> None:
+    def __init__(self, emitter: PanelEmitter, start: str, stop: str) -> None:
         self.e, self.start, self.stop = emitter, start, stop
         kernel, plan = emitter.kernel, emitter.plan
         self.waiting = _waiting(kernel, plan)
@@ -127,7 +127,7 @@ class Panel:
             self.slots["sum", v] = len(self.slots)
             self.slots["second", v] = len(self.slots)
 
-    def write(self, group: Group) -> None:
+    def write(self, group: VectorGroup) -> None:
         """All stages. A stage is a loop over the columns for what does not vary with the rows, then the rows, then the ends of its sums."""
         for stage in self.e.kernel.stages:
             self._columns(stage, group, 1, before=True)
@@ -137,12 +137,12 @@ class Panel:
             if any(i.op == "reduce" for i in stage.instrs):
                 self._columns(stage, group, 1, before=False)
 
-    def _rows(self, stage: Stage, group: Group) -> None:
+    def _rows(self, stage: Stage, group: VectorGroup) -> None:
         e, dim = self.e, self.e.kernel.rank_p
         kept, last = e.shared, [s for s in e.kernel.stages if s.kind != "point"][-1]
 
         def flush() -> None:
-            def body(variant: Variant, n: str) -> None:
+            def body(variant: LoopForm, n: str) -> None:
                 for u in range(variant.count):
                     for a in self._accumulators(stage, variant.s, self._at(n, u, variant)).values():
                         a.flush()
@@ -157,7 +157,7 @@ class Panel:
             inner = e.inside(stage, [group], dim, r)[0]
             e.level(stage, 2, e.scalar_variant, [inner], varying=False)
 
-            def body(variant: Variant, n: str) -> None:
+            def body(variant: LoopForm, n: str) -> None:
                 outer = e.shared
                 e.shared = dict(outer)
                 groups = e.split(variant, inner, n, (stage,))
@@ -177,21 +177,21 @@ class Panel:
         alone = bool(reductions) and all(r.widens for r in reductions) and not any(i.op in STORES for i in stage.instrs)
         return alone and instruction_cost(stage.instrs) <= MOST_COST
 
-    def _whole_blocks(self, stage: Stage, group: Group) -> str:
+    def _whole_blocks(self, stage: Stage, group: VectorGroup) -> str:
         """The rows of whole blocks, of which each column keeps its sums in registers; where the others begin. Rows of the next block are asked for
         unless there are two operands or more: such a launch takes turns with one that has just read them (`interleave.py`)."""
         e, dim, code = self.e, self.e.kernel.rank_p, self.e.code
         whole = code.let(f"and i64 {e.frame.extents[dim]}, {-BLOCK}")
         kept = e.shared
         with code.loop("0", whole, BLOCK) as first:
-            rows: list[tuple[Group, dict[int, Val]]] = []
+            rows: list[tuple[VectorGroup, dict[int, Val]]] = []
             for k in range(BLOCK):
                 e.shared = dict(kept)
                 inner = e.inside(stage, [group], dim, code.add(first, str(k)))[0]
                 e.level(stage, 2, e.scalar_variant, [inner], varying=False)
                 rows.append((inner, e.shared))
 
-            def body(variant: Variant, n: str) -> None:
+            def body(variant: LoopForm, n: str) -> None:
                 sums = [self._accumulators(stage, variant.s, self._at(n, u, variant), code.variable) for u in range(variant.count)]
                 for inner, shared in rows:
                     e.shared = dict(shared)
@@ -209,7 +209,7 @@ class Panel:
         e.shared = kept
         return whole
 
-    def _columns(self, stage: Stage, group: Group, level: int, before: bool) -> None:
+    def _columns(self, stage: Stage, group: VectorGroup, level: int, before: bool) -> None:
         """The loop over the columns in front of the rows of a stage, or behind them."""
         e = self.e
         sums = [v for v, i in enumerate(stage.instrs, stage.first) if i.op == "reduce"]
@@ -218,7 +218,7 @@ class Panel:
             if not work and not sums:
                 return
 
-        def body(variant: Variant, n: str) -> None:
+        def body(variant: LoopForm, n: str) -> None:
             outer = e.shared
             e.shared = dict(outer)
             groups = e.split(variant, group, n, (stage,))
@@ -244,7 +244,7 @@ class Panel:
 
     # scratch memory: one slot of eight bytes per column for every value
 
-    def _at(self, n: str, u: int, variant: Variant) -> str:
+    def _at(self, n: str, u: int, variant: LoopForm) -> str:
         """Number of a vector's first column within the panel."""
         code = self.e.code
         return code.add(code.sub(n, self.start), str(u * variant.s.width))
@@ -276,7 +276,7 @@ class Panel:
     def _keep(self, s: Lanes, value: int, found: Val, at: str) -> None:
         self.e.code.emit(f"store {s.type(found.kind)} {found.text}, ptr {self._place('value', value, found.kind, at)}, align 8")
 
-    def _fetch(self, stage: Stage, level: int, variant: Variant, groups: list[Group], n: str) -> None:
+    def _fetch(self, stage: Stage, level: int, variant: LoopForm, groups: list[VectorGroup], n: str) -> None:
         """Load what the instructions of a level want and other loops left."""
         e = self.e
         wanted = [a for v, i in enumerate(stage.instrs, stage.first) if e.levels[v] == level for a in i.args if a in self.waiting]

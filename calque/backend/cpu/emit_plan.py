@@ -37,7 +37,7 @@ TRANSPOSED_BLOCK = 64  # the same when a strided access profits from walking the
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class VectorPlan:
     """`axis`: the vectorised dim of P + R or -1. `along`: "p" or "r". `unroll`: vectors per turn along P, `unrolls` per stage.
     `depends[id]`: dims a value varies with. `ahead`: accesses of which the next row is asked for while this one is computed; `lookups`: accesses
     whose rows are looked up by an index that is loaded, with the id of that load."""
@@ -181,7 +181,7 @@ def _lookups(kernel: LoopKernel, axis: int, written: frozenset[int]) -> tuple[tu
     return tuple(found.items())
 
 
-def make_plan(kernel: LoopKernel, target: TargetInfo) -> Plan:
+def make_plan(kernel: LoopKernel, target: TargetInfo) -> VectorPlan:
     """All decisions for one kernel."""
     _check(kernel)
     depends = _dependencies(kernel)
@@ -206,7 +206,7 @@ def make_plan(kernel: LoopKernel, target: TargetInfo) -> Plan:
     unrolls = unrolls or (unroll,) * len(kernel.stages)
     ahead = _ahead(kernel, axis) if (along == "r" or kernel.panels) and width > 1 else ()
     lookups = _lookups(kernel, axis, written) if along == "p" and width > 1 and not tiles else ()
-    return Plan(axis, along, width, unroll, unrolls, depends, written, block, tiles, ahead, lookups)
+    return VectorPlan(axis, along, width, unroll, unrolls, depends, written, block, tiles, ahead, lookups)
 
 
 def deepest(kernel: LoopKernel, stage: Stage) -> int:
@@ -214,7 +214,7 @@ def deepest(kernel: LoopKernel, stage: Stage) -> int:
     return 1 if stage.kind == "point" else 1 + kernel.rank_r
 
 
-def levels(kernel: LoopKernel, plan: Plan) -> list[int]:
+def levels(kernel: LoopKernel, plan: VectorPlan) -> list[int]:
     """Loop level of every instruction: 0 once per unit of work, 1 once per position along P, 1 + j inside j loops over R.
 
     Loads of a buffer that the kernel writes stay where their stage puts them, and so does everything computed from them.

@@ -42,7 +42,7 @@ def is_literal(value: str) -> bool:
     return not value.startswith("%")
 
 
-class Module:
+class TextModule:
     """Declarations and helper functions shared by the functions of one module."""
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class Code:
 class Lanes:
     """Instructions on values of one width (1: plain scalars). The methods take and return SSA names or literals of that width."""
 
-    def __init__(self, code: Code, module: Module, width: int, target: TargetInfo) -> None:
+    def __init__(self, code: Code, module: TextModule, width: int, target: TargetInfo) -> None:
         self.code = code
         self.module = module
         self.width = width

@@ -19,10 +19,10 @@ from calque.backend.base import Array, CheckFailed, Executable, Scalar, Standing
 from calque.backend.cpu import callable as native_calls
 from calque.backend.cpu import rerun, same
 from calque.backend.cpu.host import run_contract, run_host
-from calque.backend.cpu.link import Linked, Stretch, link, runs_alone
+from calque.backend.cpu.link import Linked, NativeCall, link, runs_alone
 from calque.backend.cpu.memory import poison, rounded
 from calque.backend.cpu.place import HERE
-from calque.backend.cpu.progress import Progress, limits_of
+from calque.backend.cpu.progress import LaunchProgress, limits_of
 from calque.backend.cpu.runtime import control_alone, native
 from calque.backend.cpu.runtime_text import REQUEST
 from calque.base import config
@@ -136,13 +136,13 @@ class Words:
 
 
 class _Share(weakref.ref["CpuExecutable"]):
-    """What one executable keeps; ends up on `Kept.left` when that dies."""
+    """What one executable keeps; ends up on `KeptMemory.left` when that dies."""
 
     __slots__ = ("nbytes",)
     nbytes: int
 
 
-class Kept:
+class KeptMemory:
     """Bytes of small outputs and arenas that executables keep for their next run, and who keeps them. Executables die by C code alone: whatever a
     signal handler raised in a `__del__` of theirs would be lost."""
 
@@ -242,9 +242,9 @@ class CpuExecutable(Executable):
         """Bytes that a run allocates: fresh outputs and the arena."""
         return self._new_bytes
 
-    def follow(self) -> Progress | None:
+    def follow(self) -> LaunchProgress | None:
         """See `backend.base.Executable.follow`."""
-        return Progress(self._soon, self._limits) if self._soon else None
+        return LaunchProgress(self._soon, self._limits) if self._soon else None
 
     def run(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = (), progress: Any = None) -> Sequence[Array]:
         """See `backend.base.Executable.run`."""
@@ -281,7 +281,7 @@ class CpuExecutable(Executable):
         except IndexError:  # every set is in use by another thread
             return self._new_words()
 
-    def _started(self, words: Words, arrays: list[Array], scalars: list[Any], progress: Progress | None) -> bool:
+    def _started(self, words: Words, arrays: list[Array], scalars: list[Any], progress: LaunchProgress | None) -> bool:
         """Run all launches in one native call; False, and nothing has run, if a scalar is not of the class it should be."""
         if self._integers:
             words.integers(scalars)
@@ -327,11 +327,11 @@ class CpuExecutable(Executable):
         for table in (self._kept, self._spare):  # memory that stays with whom it is now
             for k, kept in enumerate(table):
                 if kept is not None and any(kept is source for source in sources):
-                    Kept.give(self, kept.nbytes)
+                    KeptMemory.give(self, kept.nbytes)
                     table[k] = None
         return made
 
-    def _stepwise(self, words: Words, arrays: list[Array], scalars: Sequence[Scalar], progress: Progress | None) -> None:
+    def _stepwise(self, words: Words, arrays: list[Array], scalars: Sequence[Scalar], progress: LaunchProgress | None) -> None:
         words.fill(arrays, scalars)
         for stretch in self._checked:
             self._step(stretch, words.address, arrays, scalars)
@@ -344,7 +344,7 @@ class CpuExecutable(Executable):
 
     def _new_words(self) -> Words:
         words = Words(self.linked)
-        if 0 < self._arena_bytes <= self._most_kept and Kept.take(self, self._arena_bytes):
+        if 0 < self._arena_bytes <= self._most_kept and KeptMemory.take(self, self._arena_bytes):
             words.arena = HERE.pool.empty(self._arena_bytes, np.dtype(np.uint8))
         if self._single:
             only = self.linked.stretches[0]
@@ -377,7 +377,7 @@ class CpuExecutable(Executable):
 
     def _keep(self, k: int, made: Array) -> None:
         """Use the memory of an output in the next runs, too."""
-        if (self._kept[k] is None or self._spare[k] is None) and not Kept.take(self, made.nbytes):
+        if (self._kept[k] is None or self._spare[k] is None) and not KeptMemory.take(self, made.nbytes):
             return
         if self._kept[k] is not None:
             self._spare[k] = self._kept[k]
@@ -389,10 +389,10 @@ class CpuExecutable(Executable):
             for k, kept in enumerate(table):
                 if kept is not None:
                     table[k] = None
-                    Kept.give(self, kept.nbytes)
+                    KeptMemory.give(self, kept.nbytes)
         if 0 < self._arena_bytes <= self._most_kept:
             idle, self._idle = self._idle, []
-            Kept.give(self, sum(words.arena.nbytes for words in idle if words.arena is not None))
+            KeptMemory.give(self, sum(words.arena.nbytes for words in idle if words.arena is not None))
 
     def run_timed(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> tuple[Sequence[Array], Sequence[float]]:
         """See `backend.base.Executable.run_timed`."""
@@ -400,7 +400,7 @@ class CpuExecutable(Executable):
         return timed.run(inputs, scalars), timed.seconds
 
     def _step(
-        self, stretch: Stretch, words: int, arrays: list[Array], scalars: Sequence[Scalar], progress: Progress | None = None
+        self, stretch: NativeCall, words: int, arrays: list[Array], scalars: Sequence[Scalar], progress: LaunchProgress | None = None
     ) -> None:
         if stretch.host is None:
             told = 0 if progress is None else progress.address
@@ -459,11 +459,11 @@ class _Timed(CpuExecutable):
         self.seconds: list[float] = []
 
     def _step(
-        self, stretch: Stretch, words: int, arrays: list[Array], scalars: Sequence[Scalar], progress: Progress | None = None
+        self, stretch: NativeCall, words: int, arrays: list[Array], scalars: Sequence[Scalar], progress: LaunchProgress | None = None
     ) -> None:
         parts = [stretch]
         if stretch.host is None:
-            parts = [Stretch(stretch.first + k, 1, stretch.work) for k in range(stretch.count)]
+            parts = [NativeCall(stretch.first + k, 1, stretch.work) for k in range(stretch.count)]
         for part in parts:
             start = time.perf_counter()
             super()._step(part, words, arrays, scalars)

@@ -28,14 +28,14 @@ from calque.kernel.loops import LoopKernel
 T = TypeVar("T")
 
 _lock = threading.RLock()
-_loaded: dict[str, Code] = {}  # what is in this process for good, by key and variant: the runtime, and contractions, of which there are so many
+_loaded: dict[str, LoadedCode] = {}  # what is in this process for good, by key and variant: the runtime, and contractions, of which there are so many
 _kernels = Cache("machine code of loops", 2000, 1 / 32)  # the same for loops, which are as many as programs want
 _taken: dict[tuple[str, str], frozenset[str]] = {}  # ways of a contraction (by symbol and target) that this process has loaded
 _runtime: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class LoadedCode:
     """Addresses of the functions of a module; they hold as long as somebody has the pages (None: for good)."""
 
     functions: dict[str, int]
@@ -94,7 +94,7 @@ def disk_cache() -> ObjectCache:
 
 
 @dataclass(frozen=True, slots=True)
-class Module:
+class NativeModule:
     """One unit of native code: the key of its object, the functions it defines, how to compile it, how long that takes (in any unit).
 
     One object may be loaded more than once, with other functions behind it: as another variant. `loop`: no other module calls its functions.
@@ -116,7 +116,7 @@ class Module:
 class _Objects:
     """Object code of modules: from the disk, or else compiled together on all cores; `meanwhile` the caller may do something else."""
 
-    def __init__(self, modules: Sequence[Module], target: TargetInfo) -> None:
+    def __init__(self, modules: Sequence[NativeModule], target: TargetInfo) -> None:
         self.modules = modules
         self.target = target
         disk = disk_cache()
@@ -163,40 +163,40 @@ class _Objects:
         return [data for data in self.found if data is not None]
 
 
-def _present(modules: Sequence[Module]) -> dict[str, Code]:
+def _present(modules: Sequence[NativeModule]) -> dict[str, LoadedCode]:
     """Those that are in this process, by their places; they stay while somebody has this."""
     found = {m.place: _kernels.get(m.place) if m.loop else _loaded.get(m.place) for m in modules}
     return {place: code for place, code in found.items() if code is not None}
 
 
-def _absentees(modules: Sequence[Module], present: Mapping[str, Code]) -> list[Module]:
+def _absentees(modules: Sequence[NativeModule], present: Mapping[str, LoadedCode]) -> list[NativeModule]:
     """The others, each once."""
     return list({m.place: m for m in modules if m.place not in present}.values())
 
 
 def _load(
-    modules: Sequence[Module], code: Sequence[bytes], absent: Set[str] = frozenset(), later: Sequence[Module] = ()
-) -> dict[str, Code]:
+    modules: Sequence[NativeModule], code: Sequence[bytes], absent: Set[str] = frozenset(), later: Sequence[NativeModule] = ()
+) -> dict[str, LoadedCode]:
     """Bring object code into this process. Functions of modules that come `later` are called through gates."""
     GATES.make({m.symbols[0]: partial(_bring, m) for m in _absentees(later, _loaded)})
-    made: dict[str, Code] = {}
+    made: dict[str, LoadedCode] = {}
     objects = {m.place: (data, list(m.symbols)) for data, m in zip(code, modules, strict=True)}
     lasting, loops = [m for m in modules if not m.loop], [m for m in modules if m.loop]
     if lasting:
         found = iter(llvm.LOADER.load([objects[m.place] for m in lasting], absent, GATES.places))
         for m in lasting:
-            _loaded[m.place] = made[m.place] = Code({symbol: next(found) for symbol in m.symbols})
+            _loaded[m.place] = made[m.place] = LoadedCode({symbol: next(found) for symbol in m.symbols})
             GATES.open(made[m.place].functions)
     if loops:
         addresses, pages = llvm.LOADER.load_apart([objects[m.place] for m in loops], GATES.places)
         found = iter(addresses)
         for m in loops:
-            made[m.place] = Code({symbol: next(found) for symbol in m.symbols}, pages)
+            made[m.place] = LoadedCode({symbol: next(found) for symbol in m.symbols}, pages)
             _kernels.keep(m.place, made[m.place], -(-(0 if pages is None else pages.size + PAGESIZE) // len(loops)))
     return made
 
 
-def _bring(module: Module) -> None:
+def _bring(module: NativeModule) -> None:
     """Load a module that came later, because its function was called."""
     with _lock:
         missing = _absentees([module], _loaded)
@@ -205,11 +205,11 @@ def _bring(module: Module) -> None:
 
 
 @memoised("modules of loops", 6_000, 1 / 256)
-def _loop(kernel: LoopKernel, target: TargetInfo) -> Module:
+def _loop(kernel: LoopKernel, target: TargetInfo) -> NativeModule:
     description = f"{kernel}\nscalars {' '.join(d.name for d in kernel.scalars)}"
     key = content_key("loop", description, target)
     symbol = "k" + key[:40]
-    return Module(key, (symbol,), llvm.Source(partial(emit_kernel, kernel, target, symbol)), len(description), loop=True)
+    return NativeModule(key, (symbol,), llvm.Source(partial(emit_kernel, kernel, target, symbol)), len(description), loop=True)
 
 
 @lru_cache(maxsize=4)
@@ -228,7 +228,7 @@ def _absent(kind: str, taken: Set[str], library: Partition) -> frozenset[str]:
 class Units:
     """The units behind a contraction in the ways it takes, the one to call last, and the functions left out."""
 
-    modules: tuple[Module, ...]
+    modules: tuple[NativeModule, ...]
     absent: frozenset[str]
 
 
@@ -267,7 +267,7 @@ def _suffix(dtype: str, target: TargetInfo) -> str:
     return "_" + content_key("contractions", dtype, target)[:20]
 
 
-def unit(name: str, dtype: str, target: TargetInfo, length: int = 0, variant: str = "") -> Module:
+def unit(name: str, dtype: str, target: TargetInfo, length: int = 0, variant: str = "") -> NativeModule:
     """A unit of the contractions as a module."""
     suffix = _suffix(dtype, target)
 
@@ -275,7 +275,7 @@ def unit(name: str, dtype: str, target: TargetInfo, length: int = 0, variant: st
         return _contractions(dtype, target).unit(name, suffix)
 
     source = llvm.Source(write, TIGHT if contract.is_tight(name, dtype) else LOOPS)
-    return Module(content_key("unit", f"{dtype} {name}", target), (name + suffix,), source, length, variant)
+    return NativeModule(content_key("unit", f"{dtype} {name}", target), (name + suffix,), source, length, variant)
 
 
 def _wanted(contractions: Sequence[Contraction], target: TargetInfo) -> list[Units]:
@@ -311,14 +311,14 @@ class Needed:
     contraction, in order; all modules, and the functions that contractions will not call. `later`: name and dtype of functions that are compiled
     when they are called; `code`: by the places of modules."""
 
-    loops: tuple[Module, ...]
-    called: tuple[Module, ...]
-    modules: tuple[Module, ...]
+    loops: tuple[NativeModule, ...]
+    called: tuple[NativeModule, ...]
+    modules: tuple[NativeModule, ...]
     absent: frozenset[str]
     later: tuple[tuple[str, str], ...] = ()
-    code: Mapping[str, Code] = field(default_factory=dict, compare=False, repr=False)
+    code: Mapping[str, LoadedCode] = field(default_factory=dict, compare=False, repr=False)
 
-    def address(self, module: Module) -> int:
+    def address(self, module: NativeModule) -> int:
         """Where the first function of one of the modules stands."""
         return self.code[module.place].functions[module.symbols[0]]
 
@@ -327,7 +327,7 @@ def needed(kernels: Sequence[LoopKernel], contractions: Sequence[Contraction]) -
     """Bring loop kernels and contractions into this process. What is missing is compiled together."""
     target = current()
     with _lock:
-        described: dict[LoopKernel, Module] = {}
+        described: dict[LoopKernel, NativeModule] = {}
         for kernel in kernels:
             if kernel not in described:
                 described[kernel] = _loop(kernel, target)
@@ -353,7 +353,7 @@ def needed(kernels: Sequence[LoopKernel], contractions: Sequence[Contraction]) -
 
 def sources(
     kernels: Sequence[LoopKernel], contractions: Sequence[Contraction], target: TargetInfo
-) -> tuple[tuple[Module, ...], tuple[Module, ...], tuple[Module, ...]]:
+) -> tuple[tuple[NativeModule, ...], tuple[NativeModule, ...], tuple[NativeModule, ...]]:
     """The code of kernels and contractions that runs elsewhere, not compiled and not loaded: the module whose function a kernel is, for each; the
     same for each contraction; all modules. Functions that no way of any of these contractions calls are not among them."""
     ways: dict[tuple[str, str], frozenset[str]] = {}
@@ -368,7 +368,9 @@ def sources(
     return loops, called, tuple(every.values())
 
 
-def recall(modules: Sequence[Module], kernels: Sequence[Module], absent: frozenset[str], later: Sequence[Module]) -> dict[str, Code] | None:
+def recall(
+    modules: Sequence[NativeModule], kernels: Sequence[NativeModule], absent: frozenset[str], later: Sequence[NativeModule]
+) -> dict[str, LoadedCode] | None:
     """Bring modules (some of them loop kernels) into this process if all of them are on the disk; `later` is brought when it is called. Their code by
     their places, or None."""
     with _lock:
@@ -386,7 +388,7 @@ def recall(modules: Sequence[Module], kernels: Sequence[Module], absent: frozens
         return present
 
 
-def _count_kernels(modules: Sequence[Module]) -> None:
+def _count_kernels(modules: Sequence[NativeModule]) -> None:
     COUNTERS.kernels += len(_absentees(modules, _present(modules)))
 
 
@@ -399,14 +401,14 @@ def functions(contractions: Sequence[Contraction]) -> list[int]:
 def native_object(key: str, text: str, target: TargetInfo) -> bytes:
     """Object code of a module that is written already, from the disk or the compiler."""
     with _lock:
-        return _Objects([Module(key, (), llvm.Source(lambda: text, 1))], target).all()[0]
+        return _Objects([NativeModule(key, (), llvm.Source(lambda: text, 1))], target).all()[0]
 
 
 @lru_cache(maxsize=4)
-def _runtime_module(target: TargetInfo) -> Module:
+def _runtime_module(target: TargetInfo) -> NativeModule:
     text = runtime_text.module_text()
     key = content_key("runtime", text, target)
-    return Module(key, tuple(runtime_text.ENTRY_POINTS), llvm.Source(lambda: text, TIGHT), 2 * len(text))
+    return NativeModule(key, tuple(runtime_text.ENTRY_POINTS), llvm.Source(lambda: text, TIGHT), 2 * len(text))
 
 
 def runtime_functions() -> dict[str, int]:

@@ -31,7 +31,7 @@ Range = tuple[int, int, int, bool]  # memory object, first byte, end, written
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class NativeCall:
     """Launches first..first + count - 1 in one native call, or one step on the host. `work` estimates its element operations."""
 
     first: int
@@ -62,10 +62,10 @@ class Linked:
     int_leaves: tuple[int, ...]
     dynamic: tuple[tuple[int, int, int], ...]
     constants: dict[int, Array]
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[NativeCall, ...]
     check_stretches: int
     arena_bytes: int
-    launched: tuple[library.Module, ...]  # whose first function a launch calls
+    launched: tuple[library.NativeModule, ...]  # whose first function a launch calls
     needed: library.Needed
     ready: tuple[tuple[int, int], ...]
 
@@ -227,27 +227,27 @@ def _point_cost(kernel: LoopKernel) -> int:
     return max(1, sum(instruction_cost(s.instrs) for s in kernel.stages) // 4)
 
 
-def runs_alone(stretch: Stretch) -> bool:
+def runs_alone(stretch: NativeCall) -> bool:
     """Whether a stretch runs on the calling thread alone, which may keep the interpreter's lock meanwhile."""
     return stretch.host is None and stretch.work < SMALL_WORK
 
 
-def _stretches(schedule: Schedule, work: Sequence[int]) -> tuple[tuple[Stretch, ...], int]:
+def _stretches(schedule: Schedule, work: Sequence[int]) -> tuple[tuple[NativeCall, ...], int]:
     """Native calls and host steps in order, and how many of them compute the checks. `work`: of every native launch."""
-    found: list[Stretch] = []
+    found: list[NativeCall] = []
     checks = launches = 0
     open_ = False
     for number, step in enumerate(schedule.steps):
         if schedule.check_steps and number == schedule.check_steps:
             checks, open_ = len(found), False
         if not is_native(step):
-            found.append(Stretch(launches, 0, 0, step))  # type: ignore[arg-type]
+            found.append(NativeCall(launches, 0, 0, step))  # type: ignore[arg-type]
             open_ = False
             continue
         if not open_:
-            found.append(Stretch(launches, 0))
+            found.append(NativeCall(launches, 0))
         last, open_ = found[-1], True
-        found[-1] = Stretch(last.first, last.count + 1, last.work + work[launches])
+        found[-1] = NativeCall(last.first, last.count + 1, last.work + work[launches])
         launches += 1
     if schedule.check_steps and schedule.check_steps >= len(schedule.steps):
         checks = len(found)
@@ -262,14 +262,14 @@ def _contraction(schedule: Schedule, step: Contract) -> contract.Contraction:
     return native
 
 
-def _contracts_alone(steps: list[Loop | Contract], stretches: tuple[Stretch, ...]) -> bool:
+def _contracts_alone(steps: list[Loop | Contract], stretches: tuple[NativeCall, ...]) -> bool:
     """Whether a contraction runs on the calling thread alone."""
     return any(isinstance(step, Contract) for s in stretches if runs_alone(s) for step in steps[s.first : s.first + s.count])
 
 
 def _functions(
     linker: Linker, steps: list[Loop | Contract], flags: list[int], alone: bool,
-) -> tuple[library.Needed, tuple[library.Module, ...]]:  # fmt: skip
+) -> tuple[library.Needed, tuple[library.NativeModule, ...]]:  # fmt: skip
     """The native code behind some launches, and the module of each. `alone`: contractions may run while this thread holds the interpreter's lock, so
     nothing can be compiled meanwhile (see `gates.py`). What a program of other sizes than others calls is there but for a few functions: asking
     which those are would take longer than gates."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from calque.backend.cpu import compiler
 from calque.backend.cpu.compiler import SHORT
-from calque.backend.cpu.objects import Memory, Pages, UnsupportedObject, library_function, parse, settle
+from calque.backend.cpu.objects import CodeMemory, Pages, UnsupportedObject, library_function, parse, settle
 from calque.backend.cpu.processes import COUNTERS, POOL, Job, llvmlite_folder
 from calque.backend.cpu.target import TargetInfo, current
 from calque.base import config
@@ -203,12 +203,12 @@ class Loader:
 
     def __init__(self) -> None:
         self._engine: Any = None
-        self._memory = Memory()
+        self._memory = CodeMemory()
         self._known: dict[str, int] = {}
 
     def load(self, objects: list[tuple[bytes, list[str]]], absent: Set[str] = frozenset(), gates: Mapping[str, int] = NO_GATES) -> list[int]:
         """Addresses of the named functions of some objects, in order, which are there until the process ends. `absent`: functions that will not be
-        called (see `Memory.load`); `gates`: where functions may be called that are not there."""
+        called (see `CodeMemory.load`); `gates`: where functions may be called that are not there."""
         with _lock:
             try:
                 found = self._memory.load([parse(data) for data, _ in objects], ChainMap(self._known, dict(gates)), absent)

@@ -172,7 +172,7 @@ def settle() -> None:
         _system().munmap(place.base, max(place.size, 1))
 
 
-class Memory:
+class CodeMemory:
     """Executable memory: written first, then made executable and never written again."""
 
     def load(self, objects: list[Object], known: Mapping[str, int], absent: Set[str] = frozenset()) -> dict[str, int]:

@@ -17,8 +17,8 @@ import numpy as np
 from calque.backend.base import Array
 from calque.backend.cpu import library, objects, tune
 from calque.backend.cpu.executable import CpuExecutable
-from calque.backend.cpu.library import Module, Needed
-from calque.backend.cpu.link import Linked, Stretch, runs_alone
+from calque.backend.cpu.library import NativeModule, Needed
+from calque.backend.cpu.link import Linked, NativeCall, runs_alone
 from calque.backend.cpu.llvm import Source
 from calque.backend.cpu.memory import POOL
 from calque.backend.cpu.target import current, known
@@ -132,7 +132,7 @@ def _schedule(found: dict[str, Any]) -> Schedule:
 
 def _linked(found: dict[str, Any], schedule: Schedule) -> Linked | None:
     """What was linked, with the functions of this process; None if they are not all on the disk."""
-    modules = tuple([Module(key, tuple(symbols), _nowhere(key), 0, variant, bool(loop)) for key, symbols, variant, loop in found["modules"]])
+    modules = tuple([NativeModule(key, tuple(symbols), _nowhere(key), 0, variant, bool(loop)) for key, symbols, variant, loop in found["modules"]])
     loops = tuple([module for module, row in zip(modules, found["modules"], strict=True) if row[3]])
     launched = tuple([modules[k] for k in found["launched"]])
     positions, sources, offsets = (_numbers(row) for row in found["patches"])
@@ -142,7 +142,7 @@ def _linked(found: dict[str, Any], schedule: Schedule) -> Linked | None:
     records = np.zeros((len(launched), 3), np.int64)
     records[:, 1:] = np.array(found["records"], np.int64).reshape(-1, 2)
     dynamic = tuple([(position, leaf, factor) for position, leaf, factor in found["dynamic"]])
-    stretches = tuple([Stretch(first, count, work) for first, count, work in found["stretches"]])
+    stretches = tuple([NativeCall(first, count, work) for first, count, work in found["stretches"]])
     ready = tuple([(done, work) for done, work in found["ready"]])
     memory = len([b for b in schedule.buffers if b.kind == "output" and b.donor < 0]) + 2 + max(
         (b.index if b.kind == "input" else b.donor for b in schedule.buffers if b.kind == "input" or b.donor >= 0), default=-1

@@ -194,7 +194,7 @@ Job = Callable[[], tuple[int, bytes]]
 """Makes the pass list and the text of a module; called shortly before it is sent."""
 
 
-class Pool:
+class Compilers:
     """The compiler processes of this process. Safe to use from several threads."""
 
     def __init__(self) -> None:
@@ -263,7 +263,7 @@ class Pool:
         """The answer of a process that is asked for nothing else; None if there is none."""
         if self.refusal():
             return None
-        pool, found = Pool(), [b""]
+        pool, found = Compilers(), [b""]
         try:
             left = pool._run([lambda: (0, text)], kind, target, lambda _, content: found.__setitem__(0, content))
         finally:
@@ -386,6 +386,6 @@ class Pool:
         self._compilers, self._watching = [], False
 
 
-POOL = Pool()
+POOL = Compilers()
 os.register_at_fork(after_in_child=POOL.forget)
 atexit.register(POOL.close)

@@ -22,7 +22,7 @@ NAP = 50_000_000  # nanoseconds after which a thread that waits lets Python look
 _NOT_BEGUN = 1 << 62
 
 
-class Progress(base.Progress):
+class LaunchProgress(base.Progress):
     """Of one run. `limits[k]`: launches that may be left when result k is there."""
 
     __slots__ = ("results", "soon", "address", "_limits", "_words")

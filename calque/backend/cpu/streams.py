@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from calque.backend.cpu.emit_memory import are_twins
-from calque.backend.cpu.emit_plan import STORES, Plan, make_plan
+from calque.backend.cpu.emit_plan import STORES, VectorPlan, make_plan
 from calque.backend.cpu.memory import ALIGNMENT
 from calque.backend.cpu.target import TargetInfo
 from calque.kernel.loops import LoopKernel
@@ -75,7 +75,7 @@ def _words(step: Loop) -> list[int]:
     return found
 
 
-def _long_rows(step: Loop, plan: Plan, access: int) -> bool:
+def _long_rows(step: Loop, plan: VectorPlan, access: int) -> bool:
     """Whether an access goes along rows, each in a loop that sums nothing: it may begin with the first whole line of the row."""
     kernel, strides = step.kernel, step.kernel.accesses[access].strides
     size = kernel.operands[kernel.accesses[access].operand].dtype.itemsize
@@ -85,7 +85,7 @@ def _long_rows(step: Loop, plan: Plan, access: int) -> bool:
     return all(s.kind == "map" for s in stages) and step.params[plan.axis] >= LONG_ROW
 
 
-def _whole_lines(step: Loop, plan: Plan, access: int, at: int) -> bool:
+def _whole_lines(step: Loop, plan: VectorPlan, access: int, at: int) -> bool:
     """Whether every vector of an access is one line: units of work and turns of the vectorised loop begin at multiples of its width. Or whether
     two of them fill two lines, in rows that end with a whole line."""
     kernel, params = step.kernel, step.params

@@ -48,7 +48,7 @@ _VIEW, _VIEW_AT, _INPUT, _SCALAR, _WHERE = get("view"), get("view_at"), get("inp
 _MATMUL, _SUM, _CAST, _COPY, _CAT, _SELECT = (get(name) for name in ("matmul", "sum", "cast", "copy", "cat", "index_select"))
 
 
-class Routine:
+class QuickRoutine:
     """How one primitive is computed for operands of certain shapes: `function(*arrays)`. `numbers`: an operand may be a Python number as it is.
     `fresh`: the result is an array of its own, whatever the operands are; else it may show their memory."""
 
@@ -65,37 +65,37 @@ def ufunc_of(op: OpDef, kind: DType | None, dtype: DType) -> Any:
     return op.ref if found is None and whole and isinstance(op.ref, np.ufunc) else found
 
 
-def routine_of(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[tuple[Shape, DType]], shape: Shape, dtype: DType) -> Routine:
+def routine_of(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[tuple[Shape, DType]], shape: Shape, dtype: DType) -> QuickRoutine:
     """The routine of a primitive whose operands and result have these shapes and types."""
     kinds = {kind for _, kind in operands}
     kind = next(iter(kinds)) if len(kinds) == 1 else None
     if op is _MATMUL and kind in WHOLE:
-        return Routine(_product([s for s, _ in operands], shape), False, True)
+        return QuickRoutine(_product([s for s, _ in operands], shape), False, True)
     function = ufunc_of(op, kind, dtype)
     if function is not None:
-        return Routine(function, kind in WHOLE and len(operands) > 1, True)
+        return QuickRoutine(function, kind in WHOLE and len(operands) > 1, True)
     if kind in WHOLE:
         if op is _SUM and attrs[0]:
-            return Routine(_sum(attrs, operands[0][0], kind), False, True)
+            return QuickRoutine(_sum(attrs, operands[0][0], kind), False, True)
     if dtype in WHOLE and op is _WHERE:
-        return Routine(np.where, False, True)
+        return QuickRoutine(np.where, False, True)
     if op is _COPY:
-        return Routine(np.array, False, True)
+        return QuickRoutine(np.array, False, True)
     if op is _CAT and kind is not None and not kind.hosted:
         dim = attrs[0]
-        return Routine(lambda *values: np.concatenate(values, dim), False, True)
+        return QuickRoutine(lambda *values: np.concatenate(values, dim), False, True)
     if op is _SELECT and not dtype.hosted and 0 not in operands[0][0]:
         dim = attrs[0]
-        return Routine(lambda x, i: np.take(x, i, dim, None, "clip"), False, True)  # the recorder has refused indices outside
+        return QuickRoutine(lambda x, i: np.take(x, i, dim, None, "clip"), False, True)  # the recorder has refused indices outside
     node = Node(op, tuple(range(len(operands))), attrs, shape, dtype)
     if op is _CAST and kind is not None and not dtype.hosted and not kind.hosted and _exactly(kind, dtype):
         to = dtype.np
-        return Routine(lambda x: x.astype(to), False, True)
+        return QuickRoutine(lambda x: x.astype(to), False, True)
     if op is _VIEW:
-        return Routine(lambda base: _view(node, base, attrs[2]), False, False)
+        return QuickRoutine(lambda base: _view(node, base, attrs[2]), False, False)
     if op is _VIEW_AT:
-        return Routine(lambda base, offset: _view(node, base, int(offset)), False, False)
-    return Routine(lambda *values: run_node(node, values, (), ()), False, False)
+        return QuickRoutine(lambda base, offset: _view(node, base, int(offset)), False, False)
+    return QuickRoutine(lambda *values: run_node(node, values, (), ()), False, False)
 
 
 def _exactly(kind: DType, dtype: DType) -> bool:

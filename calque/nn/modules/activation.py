@@ -12,12 +12,12 @@ from calque.base.text import described
 from calque.functional.common import is_tensor
 from calque.nn import functional as F
 from calque.nn import init
+from calque.nn.chains import replayable
 from calque.nn.init import xavier_normal_, xavier_uniform_, zeros_  # PyTorch's attention takes them when it is imported, too
 from calque.nn.module import Module
 from calque.nn.modules.linear import Linear
 from calque.nn.modules.make import fresh, positive
 from calque.nn.parameter import Parameter
-from calque.nn.replay import replayable
 from calque.observe.source import warn_user
 from calque.tensor import Tensor
 

@@ -10,9 +10,9 @@ from typing import Any
 from calque.base.errors import DTypeError, OutOfRangeError
 from calque.base.text import clipped, described, type_name
 from calque.functional.common import is_tensor
+from calque.nn.chains import chain_again, replayable_chain
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
-from calque.nn.replay import chain_again, replayable_chain
 from calque.replay.capture import Changes
 
 __all__ = ["ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]

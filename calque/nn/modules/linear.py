@@ -11,10 +11,10 @@ from calque.base.text import described, shown
 from calque.functional.common import require_dims
 from calque.nn import functional as F
 from calque.nn import init
+from calque.nn.chains import replayable
 from calque.nn.module import Module
 from calque.nn.modules.make import extents, fresh
 from calque.nn.parameter import UninitializedParameter, is_lazy
-from calque.nn.replay import replayable
 from calque.tensor import Tensor
 
 __all__ = ["Bilinear", "Dense", "Flatten", "Identity", "LazyLinear", "Linear", "Unflatten"]

@@ -27,12 +27,12 @@ from calque.backend.cpu.contract.target import (
     NEON,
     SCRATCH_BYTES,
     SSE,
-    TargetInfo,
+    PlainUnit,
     VectorUnit,
     target_for_features,
 )
 from calque.backend.cpu.contract.ways import CALLERS, FUNCTIONS, narrow, suits_pairs, ways_of
 
 __all__ = ["AVX2", "AVX512", "AVX512_BF16", "CALLERS", "CHOSEN", "DTYPES", "FUNCTIONS", "NEON", "ROUTINES", "SCRATCH_BYTES", "SSE",
-           "Contraction", "Conv2d", "Conv2dInputGrad", "Conv2dWeightGrad", "Matmul", "TargetInfo", "VectorUnit", "candidates", "contraction",
+           "Contraction", "Conv2d", "Conv2dInputGrad", "Conv2dWeightGrad", "Matmul", "PlainUnit", "VectorUnit", "candidates", "contraction",
            "expected", "is_native", "is_tight", "module_ir", "narrow", "suits_pairs", "symbol", "target_for_features", "ways_of"]

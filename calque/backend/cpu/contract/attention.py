@@ -10,7 +10,7 @@ Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (201
 
 from __future__ import annotations
 
-from calque.backend.cpu.contract.attention_call import Sizes, Words, areas, each_unit, is_absent, whole_vectors
+from calque.backend.cpu.contract.attention_call import AttentionWords, Sizes, areas, each_unit, is_absent, whole_vectors
 from calque.backend.cpu.contract.attention_few import few_functions, few_products, is_few
 from calque.backend.cpu.contract.attention_math import (
     LN_2,
@@ -89,7 +89,7 @@ PANEL_PARAMETERS = ("ptr %words", "ptr %queries", "ptr %keys", "ptr %values", "p
 def _panel(blocking: Blocking) -> str:
     """One panel of queries meets one block of keys; ``more``: there were blocks before."""
     b = Builder("attention_panel", PANEL_PARAMETERS, blocking, attributes="noinline")
-    w, width, lanes = Words(b, "%words", 0), blocking.tile_columns, blocking.lanes
+    w, width, lanes = AttentionWords(b, "%words", 0), blocking.tile_columns, blocking.lanes
     causal = b.compare("ne", w["causal"], 0)
     before = b.sub("%query", "%start")  # keys of the block in front of the first query
     active = b.select(causal, b.clamp(b.add(before, width), 0, "%length"), "%length")
@@ -139,7 +139,7 @@ CHUNK_PARAMETERS = ("ptr %words", "ptr %q", "ptr %k", "ptr %v", "ptr %mask", "pt
 def _chunk(blocking: Blocking, masked: bool) -> str:
     """Queries ``first`` up to a chunk on, all keys."""
     b = Builder("attention_chunk" + ("_masked" if masked else ""), CHUNK_PARAMETERS, blocking, attributes="noinline")
-    w, width = Words(b, "%words", 3 + masked), blocking.tile_columns
+    w, width = AttentionWords(b, "%words", 3 + masked), blocking.tile_columns
     count = b.min(w["query_chunk"], b.sub(w["queries"], "%first"))
     panels = b.ceil_div(count, width)
     features, outputs, block = w["features"], w["outputs"], w["key_block"]
@@ -169,7 +169,7 @@ def _chunk(blocking: Blocking, masked: bool) -> str:
     return b.text()
 
 
-def _start_queries(b: Builder, w: Words, count: Value, queries: str, state: tuple[str, str]) -> None:
+def _start_queries(b: Builder, w: AttentionWords, count: Value, queries: str, state: tuple[str, str]) -> None:
     """Panels of queries, scaled so that scores are exponents of 2; no maximum, empty sums."""
     width, lanes, features = b.blocking.tile_columns, b.blocking.lanes, w["features"]
     q_row, q_column = w.steps(0)
@@ -184,7 +184,7 @@ def _start_queries(b: Builder, w: Words, count: Value, queries: str, state: tupl
                 b.store_vector(value, b.at(address, b.add(done, half * lanes)))
 
 
-def _finish(b: Builder, w: Words, output: str, top: str, total: str, rows: Value, query: Value) -> None:
+def _finish(b: Builder, w: AttentionWords, output: str, top: str, total: str, rows: Value, query: Value) -> None:
     """Divide by the sums and write rows; queries without a key give zeros and 0 as logarithm."""
     lanes, width = b.blocking.lanes, b.blocking.tile_columns
     factors = b.array(width)
@@ -209,7 +209,7 @@ def _entry(blocking: Blocking, masked: str) -> str:
     bases = [b.pointer_word("%args", k) for k in range(operands)]
     out, lse = b.pointer_word("%args", operands), b.pointer_word("%args", operands + 1)
     words = b.byte_at("%args", 8 * (operands + 3))
-    w = Words(b, words, operands)
+    w = AttentionWords(b, words, operands)
     queries, outputs, chunk = w["queries"], w["outputs"], w["query_chunk"]
     chunks = b.max(b.ceil_div(queries, chunk), 1)
 

@@ -80,7 +80,7 @@ class Attention:
         return self.splits * prod(self.spec.batch) * queries * features * {"float32": 4, "float64": 8}[dtype]
 
 
-class Words:
+class AttentionWords:
     """The words of one call as seen by a kernel; ``pointer`` is the address of the first of ``HEAD``."""
 
     def __init__(self, b: Builder, pointer: str, operands: int) -> None:

@@ -8,7 +8,7 @@ first of them brought into the caches.
 
 from __future__ import annotations
 
-from calque.backend.cpu.contract.attention_call import Sizes, Words, areas, each_unit, is_absent, whole_vectors
+from calque.backend.cpu.contract.attention_call import AttentionWords, Sizes, areas, each_unit, is_absent, whole_vectors
 from calque.backend.cpu.contract.attention_math import LN_2, LOG2_E, compare, constant, exp2, larger, log, number, op, pick, slots
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.target import Blocking
@@ -26,7 +26,7 @@ def few_functions(blocking: Blocking) -> str:
     return "".join([_scores(blocking), _weights(blocking), *stretches, _values(blocking), _finish(blocking), _few(blocking)])
 
 
-def is_few(b: Builder, w: Words) -> str:
+def is_few(b: Builder, w: AttentionWords) -> str:
     """Whether the products of a call take this path: few queries, rows of keys and values contiguous."""
     contiguous = b.both(b.compare("eq", w.steps(1)[1], 1), b.compare("eq", w.steps(2)[1], 1))
     return b.both(b.compare("sle", w["queries"], MOST_QUERIES_IN_PLACE), contiguous)
@@ -215,7 +215,7 @@ def _finish(blocking: Blocking) -> str:
     return b.text()
 
 
-def _start(b: Builder, w: Words, area: dict[str, str]) -> None:
+def _start(b: Builder, w: AttentionWords, area: dict[str, str]) -> None:
     """Queries scaled so that scores are exponents of 2 and padded with zeros; no maximum, empty sums."""
     lanes, features = b.blocking.lanes, w["features"]
     q_row, q_column = w.steps(0)
@@ -237,7 +237,7 @@ def _few(blocking: Blocking) -> str:
     """All queries of one product; ``mask`` may be absent."""
     b = Builder("attention_few", ("ptr %words", "ptr %q", "ptr %k", "ptr %v", "ptr %mask", "i64 %mask_row", "i64 %mask_column", "ptr %out",
                                   "ptr %lse", "i64 %out_row", "ptr %scratch"), blocking, attributes="noinline")
-    w, lanes = Words(b, "%words", 0), blocking.lanes
+    w, lanes = AttentionWords(b, "%words", 0), blocking.lanes
     features, outputs, block, keys = w["features"], w["outputs"], w["key_block"], w["keys"]
     area = areas(b, "%scratch", few_sizes(b, features, outputs, block))
     _start(b, w, area)
@@ -268,7 +268,7 @@ def _few(blocking: Blocking) -> str:
     return b.text()
 
 
-def few_products(b: Builder, w: Words, bases: list[str], out: str, lse: str) -> None:
+def few_products(b: Builder, w: AttentionWords, bases: list[str], out: str, lse: str) -> None:
     """All products of a call, dealt out to the threads."""
     queries, outputs = w["queries"], w["outputs"]
 

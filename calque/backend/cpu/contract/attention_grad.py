@@ -12,7 +12,7 @@ Source: Dao, "FlashAttention-2" (2023), algorithm 2.
 
 from __future__ import annotations
 
-from calque.backend.cpu.contract.attention_call import Sizes, Words, areas, each_unit, is_absent, whole_vectors
+from calque.backend.cpu.contract.attention_call import AttentionWords, Sizes, areas, each_unit, is_absent, whole_vectors
 from calque.backend.cpu.contract.attention_math import LOG2_E, compare, constant, exp2, number, op, pick
 from calque.backend.cpu.contract.attention_tiles import each_tile, multiply, pack, rows_in, rows_out
 from calque.backend.cpu.contract.builder import Builder, Value
@@ -58,7 +58,7 @@ def slopes_step(b: Builder, block: Value) -> Value:
     return b.add(block, b.blocking.lanes)
 
 
-def _areas(b: Builder, w: Words) -> dict[str, str]:
+def _areas(b: Builder, w: AttentionWords) -> dict[str, str]:
     return areas(b, "%scratch", gradient_sizes(b, w["features"], w["outputs"], w["key_block"], w["query_chunk"]))
 
 
@@ -105,7 +105,7 @@ TILE_PARAMETERS = ("ptr %words", "ptr %scratch", "ptr %mask", "i64 %mask_row", "
 def _tile(blocking: Blocking) -> str:
     """A block of queries meets one panel of keys: weights and slopes, and what they add to the gradients of K and V."""
     b = Builder("attention_grad_tile", TILE_PARAMETERS, blocking, attributes="noinline")
-    w, width, lanes = Words(b, "%words", 0), blocking.tile_columns, blocking.lanes
+    w, width, lanes = AttentionWords(b, "%words", 0), blocking.tile_columns, blocking.lanes
     area = _areas(b, w)
     causal, done = b.compare("ne", w["causal"], 0), b.mul("%panel", width)
     count = b.min(width, b.sub("%length", done))
@@ -138,7 +138,7 @@ def _in_place(b: Builder, size: Value) -> str:
     return b.compare("eq", b.rem(size, b.blocking.lanes), 0)
 
 
-def _products(b: Builder, w: Words, area: dict[str, str], rows: tuple[Value, Value], done: Value) -> None:
+def _products(b: Builder, w: AttentionWords, area: dict[str, str], rows: tuple[Value, Value], done: Value) -> None:
     """Scores and G V' of the panel of keys that begins at ``done``; ``rows``: the first, and the one that sees the first key of the panel."""
     skip, offset = rows
     width, lanes, step = b.blocking.tile_columns, b.blocking.lanes, slopes_step(b, w["key_block"])
@@ -153,7 +153,7 @@ def _products(b: Builder, w: Words, area: dict[str, str], rows: tuple[Value, Val
                      b.at(target, b.mul(row, target_step)), target_step, columns, "false")
 
 
-def _sums(b: Builder, w: Words, area: dict[str, str], rows: tuple[str, Value, Value], done: Value, count: Value) -> None:
+def _sums(b: Builder, w: AttentionWords, area: dict[str, str], rows: tuple[str, Value, Value], done: Value, count: Value) -> None:
     """Gradients of V and K of the panel of keys that begins at ``done``; ``rows``: whether, and from which row on, queries see the first key."""
     causal, offset, skip = rows
     width, tall, step = b.blocking.tile_columns, b.blocking.apart_rows, slopes_step(b, w["key_block"])
@@ -176,7 +176,7 @@ def _query_sums(blocking: Blocking) -> str:
     """The gradient of a block of queries gets what one block of keys adds to it."""
     b = Builder("attention_grad_queries", ("ptr %words", "ptr %scratch", "ptr %target", "i64 %query", "i64 %rows", "i64 %start",
                                            "i64 %length", "i1 %accumulate"), blocking, attributes="noinline")
-    w = Words(b, "%words", 0)
+    w = AttentionWords(b, "%words", 0)
     area = _areas(b, w)
     features, causal, slopes = w["features"], b.compare("ne", w["causal"], 0), slopes_step(b, w["key_block"])
     wide, step, direct = whole_vectors(b, features), w.query_step(features), _in_place(b, features)
@@ -200,7 +200,7 @@ UNIT_PARAMETERS = ("ptr %words", "ptr %q", "ptr %k", "ptr %v", "ptr %g", "ptr %l
 def _unit(blocking: Blocking, masked: bool) -> str:
     """A range of key blocks of one product; ``dq`` receives the sum over this range."""
     b = Builder("attention_grad_unit" + ("_masked" if masked else ""), UNIT_PARAMETERS, blocking, attributes="noinline")
-    w, width = Words(b, "%words", 6 + masked), blocking.tile_columns
+    w, width = AttentionWords(b, "%words", 6 + masked), blocking.tile_columns
     area = _areas(b, w)
     features, block, chunk, queries = w["features"], w["key_block"], w["query_chunk"], w["queries"]
     _start(b, w, area)
@@ -235,7 +235,7 @@ def _unit(blocking: Blocking, masked: bool) -> str:
     return b.text()
 
 
-def _finish_keys(b: Builder, w: Words, area: dict[str, str], start: Value, length: Value) -> None:
+def _finish_keys(b: Builder, w: AttentionWords, area: dict[str, str], start: Value, length: Value) -> None:
     """Gradients of a block of keys and values: sums that are not there yet, and zeros where no query saw a panel."""
     width, queries = b.blocking.tile_columns, w["queries"]
     some = b.select(b.compare("eq", queries, 0), 0, length)
@@ -250,14 +250,14 @@ def _finish_keys(b: Builder, w: Words, area: dict[str, str], start: Value, lengt
                 _fill(b, b.at(target, b.mul(b.add(start, row), step)), size, "zeroinitializer")
 
 
-def _start(b: Builder, w: Words, area: dict[str, str]) -> None:
+def _start(b: Builder, w: AttentionWords, area: dict[str, str]) -> None:
     """What scores and slopes are multiplied with."""
     scale = number(b, w["scale"])
     for place, value in enumerate((op(b, "fmul", scale, constant(b, LOG2_E)), scale, constant(b, 1.0))):
         b.store_vector(value, b.at(area["factors"], place * b.blocking.lanes))
 
 
-def _start_keys(b: Builder, w: Words, area: dict[str, str], start: Value, length: Value) -> None:
+def _start_keys(b: Builder, w: AttentionWords, area: dict[str, str], start: Value, length: Value) -> None:
     """Panels of a block of values and keys, rows of the keys."""
     width, rows = b.blocking.tile_columns, area["key_rows"]
     for operand, source, name, size in ((V, "%v", "value", w["outputs"]), (K, "%k", "key", w["features"])):
@@ -268,7 +268,7 @@ def _start_keys(b: Builder, w: Words, area: dict[str, str], start: Value, length
                  width)
 
 
-def _start_queries(b: Builder, w: Words, area: dict[str, str], query: Value, rows: Value) -> None:
+def _start_queries(b: Builder, w: AttentionWords, area: dict[str, str], query: Value, rows: Value) -> None:
     """Rows of a block of queries and output gradients, and their statistics: lse negative and in units of base 2."""
     for operand, source, name, size in ((Q, "%q", "queries", w["features"]), (G, "%g", "gradients", w["outputs"])):
         steps = w.steps(operand)
@@ -308,7 +308,7 @@ def _entry(blocking: Blocking, masked: str) -> str:
     targets = [b.pointer_word("%args", operands + k) for k in range(3)]
     workspace = b.pointer_word("%args", operands + 3)
     words = b.byte_at("%args", 8 * (operands + 4))
-    w = Words(b, words, operands)
+    w = AttentionWords(b, words, operands)
     products, splits = w["products"], w["splits"]
     blocks = b.ceil_div(w["keys"], w["key_block"])
     query_size = b.mul(w["queries"], w["features"])

@@ -36,7 +36,7 @@ Words = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class DirectRows:
     """How the rows of a block lie in private memory (in elements)."""
 
     taps: Value
@@ -56,7 +56,7 @@ def read_words(b: Builder, block: str = "%block") -> tuple[dict[str, Value], dic
     return {**p}, {**w, "channels": packed_depth(b, w["channels"]), "inputs": w["channels"]}
 
 
-def block_layout(b: Builder, p: Words, w: Words) -> Layout:
+def block_layout(b: Builder, p: Words, w: Words) -> DirectRows:
     """The layout for blocks of as many output rows as fit the wanted size, one at least."""
     lanes = b.blocking.lanes
     spread_rows, spread_columns = (b.mul(b.sub(p[f"tap_{axis}s"], 1), p[f"{axis}_dilation"]) for axis in ("row", "column"))
@@ -74,7 +74,7 @@ def block_layout(b: Builder, p: Words, w: Words) -> Layout:
     # An odd number of vectors: channels must not compete for the same sets of the first-level cache.
     channel = b.mul(b.bits_or(b.ceil_div(b.mul(rows, row), lanes), 1), lanes)
     taps = b.mul(p["tap_rows"], p["tap_columns"])
-    return Layout(taps, b.mul(w["channels"], taps), first_row, first_column, phase, row, rows, channel, block_rows)
+    return DirectRows(taps, b.mul(w["channels"], taps), first_row, first_column, phase, row, rows, channel, block_rows)
 
 
 def is_direct(b: Builder, p: Words, w: Words) -> str:
@@ -96,7 +96,7 @@ def is_direct(b: Builder, p: Words, w: Words) -> str:
     return result
 
 
-def _worth(b: Builder, p: Words, w: Words, layout: Layout) -> tuple[str, ...]:
+def _worth(b: Builder, p: Words, w: Words, layout: DirectRows) -> tuple[str, ...]:
     """Against the ways that pack patches, which bfloat16 has not."""
     if b.blocking.narrow:
         return ()
@@ -106,7 +106,7 @@ def _worth(b: Builder, p: Words, w: Words, layout: Layout) -> tuple[str, ...]:
             b.both(b.compare("sge", layout.depth, LEAST_DEPTH), b.either(b.compare("sge", layout.depth, LONG_DEPTH), apart)))
 
 
-def _plain(b: Builder, p: Words, w: Words, layout: Layout) -> str:
+def _plain(b: Builder, p: Words, w: Words, layout: DirectRows) -> str:
     """A matrix product on whole planes that cannot be read in place: worth turning tiles only for long sums whose operand stays in the cache."""
     flat = b.both(b.compare("eq", p["grid_rows"], 1), b.compare("eq", w["result_column_step"], 1))
     near = b.compare("sle", b.mul(w["channels"], layout.channel), PLAIN_BYTES // b.blocking.item_bytes)
@@ -181,7 +181,7 @@ def _pack_image(blocking: Blocking) -> str:
     return b.text()
 
 
-def _pack_planes(b: Builder, p: Words, w: Words, layout: Layout, top: Value) -> None:
+def _pack_planes(b: Builder, p: Words, w: Words, layout: DirectRows, top: Value) -> None:
     """All rows of a part of a channel before the next one. Many channels share what is computed for that part, but not where they compete for
     the same cache sets."""
     same_sets = b.compare("eq", b.rem(p["channel_step"], SAME_SETS_BYTES // b.blocking.item_bytes), 0)
@@ -194,7 +194,7 @@ def _pack_planes(b: Builder, p: Words, w: Words, layout: Layout, top: Value) -> 
                f"ptr {b.at('%target', b.mul(channel, layout.channel))}")
 
 
-def _pack_row_by_row(b: Builder, p: Words, w: Words, layout: Layout, top: Value) -> None:
+def _pack_row_by_row(b: Builder, p: Words, w: Words, layout: DirectRows, top: Value) -> None:
     """One vector of a row of all channels at a time."""
     stride, lanes = p["column_stride"], b.blocking.lanes
     with b.loop(0, stride) as residue, b.loop(0, layout.phase, lanes) as column:

@@ -38,7 +38,7 @@ Words = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FlatRows:
     """How a block of input rows lies in private memory (in elements)."""
 
     taps: Value
@@ -60,7 +60,7 @@ def wanted_bytes(b: Builder, channels: Value) -> Value:
     return b.select(b.compare("eq", channels, 1), NEAR_BYTES, FAR_BYTES)
 
 
-def block_layout(b: Builder, p: Words, channels: Value, wanted: Value) -> Layout:
+def block_layout(b: Builder, p: Words, channels: Value, wanted: Value) -> FlatRows:
     """The layout for blocks of as many output rows as fit the wanted bytes, one at least."""
     spread = [b.mul(b.sub(p[f"tap_{axis}s"], 1), p[f"{axis}_dilation"]) for axis in ("row", "column")]
     first_row, first_column = (b.add(p[f"{axis}_offset"], b.min(s, 0)) for axis, s in zip(("row", "column"), spread, strict=True))
@@ -74,7 +74,7 @@ def block_layout(b: Builder, p: Words, channels: Value, wanted: Value) -> Layout
     block_rows = b.max(b.ceil_div(p["grid_rows"], blocks), 1)
     rows = b.add(block_rows, rows_around)
     channel = b.mul(b.mul(residues, rows), columns)
-    return Layout(b.mul(p["tap_rows"], p["tap_columns"]), first_row, first_column, columns, rows, block_rows, channel)
+    return FlatRows(b.mul(p["tap_rows"], p["tap_columns"]), first_row, first_column, columns, rows, block_rows, channel)
 
 
 def is_flat(b: Builder, p: Words, w: Words) -> str:
@@ -299,7 +299,7 @@ class _Batch:
 
     p: Words
     w: Words
-    layout: Layout
+    layout: FlatRows
     depth: Value
     row_step: Value
     sums: str
@@ -314,7 +314,7 @@ class _Batch:
         return b.mul(_vectors(b, self.layout), b.blocking.lanes)
 
 
-def _vectors(b: Builder, layout: Layout) -> Value:
+def _vectors(b: Builder, layout: FlatRows) -> Value:
     """Vectors of sums of one output channel."""
     return b.ceil_div(b.mul(layout.block_rows, layout.columns), b.blocking.lanes)
 

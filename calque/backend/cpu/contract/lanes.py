@@ -39,7 +39,7 @@ Words = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PaddedImage:
     """A padded image in pixels: the position of its first row and column in the image, its size, and the taps."""
 
     top: Value
@@ -49,13 +49,13 @@ class Layout:
     taps: Value
 
 
-def layout_of(b: Builder, p: Words) -> Layout:
+def layout_of(b: Builder, p: Words) -> PaddedImage:
     """The part of the zero-padded image that the patches of all output pixels cover."""
     spread = [b.mul(b.sub(p[f"tap_{axis}s"], 1), p[f"{axis}_dilation"]) for axis in ("row", "column")]
     top, left = (b.add(p[f"{axis}_offset"], b.min(s, 0)) for axis, s in zip(("row", "column"), spread, strict=True))
     rows, columns = (b.add(b.add(b.mul(b.sub(p[f"grid_{axis}s"], 1), p[f"{axis}_stride"]), b.max(s, b.sub(0, s))), 1)
                      for axis, s in zip(("row", "column"), spread, strict=True))
-    return Layout(top, left, rows, columns, b.mul(p["tap_rows"], p["tap_columns"]))
+    return PaddedImage(top, left, rows, columns, b.mul(p["tap_rows"], p["tap_columns"]))
 
 
 def _all(b: Builder, conditions: list[str]) -> str:

@@ -527,23 +527,23 @@ def _weight_grad(spec: Any, dtype: str) -> Conv2dWeightGrad:
 
 
 @dataclass(frozen=True, slots=True)
-class Native:
+class NativeRoutine:
     """A native routine: the middle of its function's name, and its parameters for a spec (see `ops.routines`) and an element type."""
 
     function: str
     parameters: Callable[[Any, str], Contraction]
 
 
-ROUTINES: dict[str, Native] = {
-    "matmul": Native("matmul", _product),
-    "conv2d": Native("conv2d", _forward),
-    "conv2d_input_grad": Native("conv2d", _input_grad),
-    "conv2d_weight_grad": Native("conv2d_weight_grad", _weight_grad),
-    **{f"attention{mask}": Native(f"attention{mask}", lambda spec, dtype: Attention(spec, False)) for mask in ("", "_masked")},
-    **{f"attention_grad{mask}": Native(f"attention_grad{mask}", lambda spec, dtype: Attention(spec, True)) for mask in ("", "_masked")},
-    "lstm": Native("lstm", lambda spec, dtype: Recurrent(spec, False)),
-    "lstm_grad": Native("lstm_grad", lambda spec, dtype: Recurrent(spec, True)),
-    **{name: Native(name, lambda spec, dtype: Scan(spec)) for name in SCANS},
+ROUTINES: dict[str, NativeRoutine] = {
+    "matmul": NativeRoutine("matmul", _product),
+    "conv2d": NativeRoutine("conv2d", _forward),
+    "conv2d_input_grad": NativeRoutine("conv2d", _input_grad),
+    "conv2d_weight_grad": NativeRoutine("conv2d_weight_grad", _weight_grad),
+    **{f"attention{mask}": NativeRoutine(f"attention{mask}", lambda spec, dtype: Attention(spec, False)) for mask in ("", "_masked")},
+    **{f"attention_grad{mask}": NativeRoutine(f"attention_grad{mask}", lambda spec, dtype: Attention(spec, True)) for mask in ("", "_masked")},
+    "lstm": NativeRoutine("lstm", lambda spec, dtype: Recurrent(spec, False)),
+    "lstm_grad": NativeRoutine("lstm_grad", lambda spec, dtype: Recurrent(spec, True)),
+    **{name: NativeRoutine(name, lambda spec, dtype: Scan(spec)) for name in SCANS},
 }
 """What this library computes, by the name of the primitive; the others run on the host."""
 

@@ -57,7 +57,7 @@ class Recurrent:
         return (packed + lines + rows * units * (1 + GATES) + blocking.lanes) * blocking.item_bytes
 
 
-class Call:
+class RecurrentWords:
     """The words of one call as seen by its kernel."""
 
     def __init__(self, b: Builder, operands: int, outputs: int, steps: tuple[str, ...]) -> None:
@@ -159,7 +159,7 @@ def _cell(blocking: Blocking) -> str:
 
 def _forward(blocking: Blocking) -> str:
     b = Builder(f"calque_lstm_{blocking.dtype}", ENTRY, blocking, linkage="")
-    call = Call(b, 4, 3, FORWARD_STEPS)
+    call = RecurrentWords(b, 4, 3, FORWARD_STEPS)
     x, h, c, weight, out, cells, gates, workspace = call.buffers
     steps, rows, units = (call[name] for name in SIZES)
     lanes, width, stride = blocking.lanes, blocking.tile_columns, blocking.row_stride
@@ -277,7 +277,7 @@ def _slopes(b: Builder, row: Value, half: int, mask: str, later: str) -> None:
 
 def _gradient(blocking: Blocking) -> str:
     b = Builder(f"calque_lstm_grad_{blocking.dtype}", ENTRY, blocking, linkage="")
-    call = Call(b, 6, 3, GRADIENT_STEPS)
+    call = RecurrentWords(b, 6, 3, GRADIENT_STEPS)
     weight, gates, cells, c, g_out, g_cell, dz, dh, dc, workspace = call.buffers
     steps, rows, units = (call[name] for name in SIZES)
     width, stride = blocking.tile_columns, blocking.row_stride

@@ -29,7 +29,7 @@ class VectorUnit(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TargetInfo:
+class PlainUnit:
     """The plainest :class:`VectorUnit`."""
 
     name: str
@@ -38,14 +38,14 @@ class TargetInfo:
     bfloat_pairs: bool = False
 
 
-AVX512 = TargetInfo("avx512", 64, 32)
-AVX512_BF16 = TargetInfo("avx512_bf16", 64, 32, bfloat_pairs=True)
-AVX2 = TargetInfo("avx2", 32, 16)
-SSE = TargetInfo("sse", 16, 16)
-NEON = TargetInfo("neon", 16, 32)
+AVX512 = PlainUnit("avx512", 64, 32)
+AVX512_BF16 = PlainUnit("avx512_bf16", 64, 32, bfloat_pairs=True)
+AVX2 = PlainUnit("avx2", 32, 16)
+SSE = PlainUnit("sse", 16, 16)
+NEON = PlainUnit("neon", 16, 32)
 
 
-def target_for_features(architecture: str, features: frozenset[str]) -> TargetInfo:
+def target_for_features(architecture: str, features: frozenset[str]) -> PlainUnit:
     """The target for an LLVM architecture name and its set of enabled features."""
     if architecture in ("aarch64", "arm64"):
         return NEON
@@ -115,7 +115,7 @@ class Blocking:
     @cached_property
     def half(self) -> Blocking | None:
         """Vectors of half the width over the same panels of A, for results whose last vector is at most half full; None where panels would differ."""
-        target = TargetInfo("half", self.target.vector_bytes // 2, self.target.registers)
+        target = PlainUnit("half", self.target.vector_bytes // 2, self.target.registers)
         half = Blocking(self.dtype, target)
         return half if not self.narrow and half.lanes > 1 and half.row_stride == self.row_stride else None
 

@@ -42,7 +42,7 @@ ABSENT = ""
 """Stands for a vector that does not exist."""
 
 
-class Part(NamedTuple):
+class TapPart(NamedTuple):
     """Taps of a kernel that are transformed together: first tap and number of taps, in rows and in columns; they are the stride apart."""
 
     row: int
@@ -126,10 +126,10 @@ class Form:
         return 3 if self.spread else self.taps + (TILE - 1) * self.stride
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[TapPart]:
         """All parts in the order of their slots."""
         cuts = [(sum(self.line[:k]) if self.stride == 1 else k, count) for k, count in enumerate(self.line)]
-        return [Part(row, column, rows, columns) for row, rows in cuts for column, columns in cuts]
+        return [TapPart(row, column, rows, columns) for row, rows in cuts for column, columns in cuts]
 
     @property
     def most_slots(self) -> int:
@@ -155,7 +155,7 @@ class Form:
         """Where part ``number`` stands among those that use a position."""
         return sum(self.uses(part, position) for part in self.parts[:number])
 
-    def uses(self, part: Part, position: int) -> bool:
+    def uses(self, part: TapPart, position: int) -> bool:
         """Whether a part has a value at a position."""
         pairs = zip((part.rows, part.columns), divmod(position, self.values), strict=True)
         return all(taps == max(self.line) or value != self.unused for taps, value in pairs)

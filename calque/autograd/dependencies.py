@@ -25,7 +25,7 @@ class Unknown(Exception):
     """Something is not understood."""
 
 
-class Facts:
+class Dependencies:
     """`parts` are compared, `cells` are the storages, `views` handles that may remember their slot in the trace."""
 
     __slots__ = ("parts", "cells", "places", "views", "trace")

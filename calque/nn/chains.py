@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
-from calque.autograd.chain import Template, Unfit
-from calque.autograd.facts import Facts, Unknown
+from calque.autograd.chain import ChainGraph, Unfit
+from calque.autograd.dependencies import Dependencies, Unknown
 from calque.nn.functional.current import foreign, looked_up
 from calque.nn.module import Module
 from calque.record.recorder import local
@@ -112,7 +112,7 @@ class Line:
         return True
 
 
-class Given(Facts):
+class Given(Dependencies):
     """What the chain depends on: `tensors` are the input and the parameters."""
 
     __slots__ = ("tensors",)
@@ -174,13 +174,13 @@ def _record(line: Line, stretch: Stretch, given: Given, run: Callable[[], Any]) 
     return result  # type: ignore[no-any-return]
 
 
-def _outcome(out: Any, given: Given, made: list[Any], first: int) -> tuple[int, Any, Template | None]:
+def _outcome(out: Any, given: Given, made: list[Any], first: int) -> tuple[int, Any, ChainGraph | None]:
     """(place of the result among the new storages, its layout, its graph)."""
     cache = out._cache
     if out.__class__ is not Tensor or out._base is not None or out.__dict__ or (cache is not None and cache[0] is not given.trace):
         raise Unfit
     place = next((k for k, st in enumerate(made) if st is out._storage), -1)
-    template = None if out._grad_fn is None else Template(out, given.tensors, made, first)
+    template = None if out._grad_fn is None else ChainGraph(out, given.tensors, made, first)
     held = {place} if template is None else {place, *template.kept}
     if place < 0 or cache is not None or held != set(range(len(made))) or out._requires_grad is not (template is not None):
         raise Unfit

@@ -15,8 +15,8 @@ from types import CodeType
 from typing import Any
 
 from calque.autograd.chain import Chain, expand, held_by
+from calque.autograd.dependencies import Dependencies, Unknown
 from calque.autograd.engine import free
-from calque.autograd.facts import Facts, Unknown
 from calque.base.config import settings
 from calque.observe.source import user_line
 from calque.record.nodes import VIEW_RULE, CallNode, FunctionNode, GradNode, OutputNode
@@ -41,7 +41,7 @@ class _Tables(threading.local):
 _tables = _Tables()
 
 
-class Graph(Facts):
+class PassDependencies(Dependencies):
     """What a backward pass depends on; `nodes` in the order of the pass, `calls` of them are hybridized calls."""
 
     __slots__ = ("nodes", "leaves", "calls")
@@ -271,7 +271,7 @@ def backward_again(roots: Sequence[Any], given: Sequence[Any], keep: bool, walk:
         return False
     if Counters.loose and not passes.met():  # where programs do not repeat, a place that was never met does not pay for looking at the graph
         return False
-    graph = Graph()
+    graph = PassDependencies()
     if not graph.read(roots, given, keep):
         return False
     stretch = _tables.passes.here(graph.parts)
@@ -293,7 +293,7 @@ def gradients_again(
     """The gradients of leaves by a replay, or under a recording; None if nothing was done: `walk` is still to be called."""
     if not _plain(roots, given) or any(t._grad_fn is not None for t in wanted) or _tables.gradients.left():
         return None
-    graph = Graph()
+    graph = PassDependencies()
     if not graph.read(roots, given, keep, wanted):
         return None
     stretch = _tables.gradients.here(graph.parts)
