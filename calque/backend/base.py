@@ -14,6 +14,7 @@ from typing import Any
 
 from calque.base.dtypes import DType
 from calque.base.shapes import Shape
+from calque.ir.program import Program
 from calque.kernel.schedule import Schedule
 
 Array = Any  # a 1-D dense numpy.ndarray
@@ -259,7 +260,7 @@ class DeviceBackend(ABC):
         return False
 
     @abstractmethod
-    def compile(self, program: Any, index: int) -> DeviceProgram:
+    def compile(self, program: Program, index: int) -> DeviceProgram:
         """What runs an `ir.program.Program` on a device."""
 
     def join(self, reports: Sequence[Any]) -> Any:

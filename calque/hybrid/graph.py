@@ -26,7 +26,7 @@ from calque.ops.opdef import OpDef
 from calque.record.live import LiveFloat, plain
 from calque.record.nodes import VIEW_RULE, CallNode, OutputNode
 from calque.record.others import SECTION
-from calque.record.path import Edge
+from calque.record.path import Edge, Trace
 from calque.record.places import path_of
 from calque.record.recorder import VIEW, Storage, local, realised
 from calque.record.versions import modified
@@ -410,7 +410,7 @@ class CallGraph:
                     v._storage.version if isinstance(v, Tensor) else v.version if isinstance(v, Storage) else 0 for v in item.saved.values()
                 )
 
-    def _set_views(self, trace: Any, here: bool) -> None:
+    def _set_views(self, trace: Trace, here: bool) -> None:
         """What the handles know of the trace, if it is still that of the call: the views of them that it has recorded."""
         path = path_of(trace.cur) if self.views and here else []
         for t, edge, base, slot in self.views:

@@ -289,7 +289,7 @@ class Rehearsal:
         """Numbers of optimizers and the like."""
         return source()
 
-    def snapshot(self, copy: Any, buffer: Any, view: Layout) -> None:
+    def snapshot(self, copy: Buffer, buffer: Buffer, view: Layout) -> None:
         """Memory that NumPy sees too was copied, really: it counts as in use."""
 
     def peek(self, *_: Any) -> None:

@@ -311,7 +311,7 @@ class Capture:
         if number >= 0 and self.cell(number) is storage:
             self.entered[slot] = number
 
-    def snapshot(self, copy: Any, buffer: Any, view: Layout) -> None:
+    def snapshot(self, copy: Buffer, buffer: Buffer, view: Layout) -> None:
         """Memory that others see was copied."""
         self.snapshots[id(copy)] = (copy, buffer, view)
 
