@@ -120,8 +120,44 @@ class Executable(ABC):
         return None
 
 
-class Backend(ABC):
-    """Compiles schedules for one kind of device."""
+class Memory(ABC):
+    """Where the arrays of a backend lie. The CPU's is there before its compiler, which small programs never load."""
+
+    @abstractmethod
+    def empty(self, nbytes: int) -> Array:
+        """A fresh block of `nbytes` uninitialised bytes (uint8), aligned for this backend's kernels."""
+
+    def enter(self, index: int | None) -> int | None:
+        """Let the calling thread work on logical device `index` (None: the device as a whole); returns where it worked before."""
+        return None
+
+    def free(self) -> int:
+        """Bytes that the system could still give to this process."""
+        return 1 << 62
+
+    def held(self, nbytes: int) -> int:
+        """The size of the block that `empty` takes for so many bytes."""
+        return nbytes
+
+    @abstractmethod
+    def memory(self, index: int | None = None) -> MemoryStats:
+        """Memory accounting of one logical device, or of all together."""
+
+    def blocks(self) -> list[tuple[int, int, bool]]:
+        """(address, bytes, whether somebody has it) of every block of memory, for snapshots; [] where there is nothing to tell."""
+        return []
+
+    @abstractmethod
+    def reset_peak(self) -> None:
+        """Start the peak anew from the bytes in use."""
+
+    @abstractmethod
+    def release_cached(self) -> int:
+        """Give freed memory kept for reuse back to the system; returns the bytes released."""
+
+
+class Backend(Memory):
+    """Compiles schedules for one kind of device, and holds their arrays."""
 
     name: str
 
@@ -133,10 +169,10 @@ class Backend(ABC):
         """What `keep` was given for an equal program, now or in an earlier process; None if there is nothing."""
         return None
 
-    def keep(self, program: bytes, executable: Executable) -> None:  # noqa: B027 (a backend may remember nothing)
+    def keep(self, program: bytes, executable: Executable) -> None:
         """Remember the executable of a program (see `run/fingerprint.py`) for later processes."""
 
-    def expect(self, nodes: int) -> None:  # noqa: B027 (most backends have nothing to prepare)
+    def expect(self, nodes: int) -> None:
         """A program of so many nodes will be compiled soon: the backend may prepare itself while the program is planned."""
 
     def same(
@@ -170,38 +206,6 @@ class Backend(ABC):
     def copy_bandwidth(self, nbytes: int) -> float:
         """Bytes per second read and written by a copy that touches `nbytes`, measured now; 0.0: unknown."""
         return 0.0
-
-    @abstractmethod
-    def empty(self, nbytes: int) -> Array:
-        """A fresh block of `nbytes` uninitialised bytes (uint8), aligned for this backend's kernels."""
-
-    def enter(self, index: int | None) -> int | None:
-        """Let the calling thread work on logical device `index` (None: the device as a whole); returns where it worked before."""
-        return None
-
-    def free(self) -> int:
-        """Bytes that the system could still give to this process."""
-        return 1 << 62
-
-    def held(self, nbytes: int) -> int:
-        """The size of the block that `empty` takes for so many bytes."""
-        return nbytes
-
-    @abstractmethod
-    def memory(self, index: int | None = None) -> MemoryStats:
-        """Memory accounting of one logical device, or of all together."""
-
-    def blocks(self) -> list[tuple[int, int, bool]]:
-        """(address, bytes, whether somebody has it) of every block of memory, for snapshots; [] where there is nothing to tell."""
-        return []
-
-    @abstractmethod
-    def reset_peak(self) -> None:
-        """Start the peak anew from the bytes in use."""
-
-    @abstractmethod
-    def release_cached(self) -> int:
-        """Give freed memory kept for reuse back to the system; returns the bytes released."""
 
 
 @dataclass(frozen=True, slots=True)

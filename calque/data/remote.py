@@ -21,7 +21,7 @@ from typing import Any
 from calque.base.config import settings
 from calque.base.errors import ArgumentError, DataError, MissingExtraError
 from calque.base.extras import need
-from calque.base.text import human, shown
+from calque.base.text import described, human, shown
 from calque.observe.source import warn_user
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::[A-Za-z0-9+.-]+)*://")
@@ -64,6 +64,8 @@ def local_copy(path: str | os.PathLike[str], folder: str | os.PathLike[str] | No
     >>> local_copy("train.csv")
     'train.csv'
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentError(f"[local_copy] expected a path or an address as text, got {described(path)}")
     if not is_address(path):
         return os.fspath(path)
     address, _, fragment = str(path).partition("#")

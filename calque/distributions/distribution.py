@@ -181,6 +181,8 @@ class Distribution:
 
     def _extended_shape(self, sample_shape: Any = ()) -> Size:
         """Shape of samples."""
+        if not isinstance(sample_shape, (tuple, list)):
+            raise ArgumentError(f"[{type(self).__name__}] expected sample_shape as a tuple or list of sizes, got {shown(sample_shape)}")
         return Size(Size(sample_shape) + self._batch_shape + self._event_shape)
 
     def _filled(self, value: float, like: Tensor) -> Tensor:

@@ -249,6 +249,7 @@ def _scaled(name: str, function: Binary, a: Any, b: Any, alpha: Any) -> Any:
         return call(name, function, a, b)
     if not is_scalar(alpha) and not is_tensor(alpha):
         raise DTypeError(f"[{name}] expected alpha as a number, got {described(alpha)}; multiply by other values yourself")
+    alpha = number(alpha)
     if not (is_tensor(a) or is_tensor(b)) or not (is_tensor(a) or is_scalar(a)) or not (is_tensor(b) or is_scalar(b)):
         return call(name, function, a, call(name, _mul, b, alpha))
     common = result_dtype(a, b)
@@ -261,6 +262,8 @@ def _scaled(name: str, function: Binary, a: Any, b: Any, alpha: Any) -> Any:
     alpha = factor(name, alpha, common)
     if common.category == 1:
         a, b, _ = _in_range(name, a, b, common)
+    if is_tensor(alpha):  # the negative of an unsigned one is another number
+        alpha = cast(alpha, common.compute)
     scaled = record_numbers(get("mul"), b, -alpha if function is _sub else alpha, common.compute)
     return cast(record_numbers(get("add"), a, scaled, common.compute), common)
 

@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import Any
 
 from calque.base.errors import DTypeError, NotDense, no_tensor
+from calque.base.text import shown
 from calque.functional.common import method
 from calque.tensor import Tensor, wrap
 
@@ -78,7 +79,7 @@ def as_subclass(input: Tensor, cls: Any) -> Any:
     'Named'
     """
     if not isinstance(cls, type) or not issubclass(cls, Tensor):
-        raise DTypeError(f"[as_subclass] expected a subclass of Tensor, got {cls!r}")
+        raise DTypeError(f"[as_subclass] expected a subclass of Tensor, got {shown(cls)}")
     with plainly():
         made = wrap(input._storage, input._layout, cls)
         made._requires_grad, made._grad_fn, made._base = input._requires_grad, input._grad_fn, input._base

@@ -63,8 +63,8 @@ def lerp(input: Tensor, end: Tensor, weight: Operand) -> Tensor:
         )
     if is_tensor(weight) and not weight._layout.ndim:
         common = result_dtype(input, end, weight)
-        input, end = cast(input, common), cast(end, common)
-    if is_tensor(weight) and weight._layout.ndim and weight._layout.dtype is not input._layout.dtype:
+        input, end, weight = cast(input, common), cast(end, common), cast(weight, common)
+    if is_tensor(weight) and weight._layout.dtype is not input._layout.dtype:
         raise DTypeError(
             f"[lerp] expected dtype {input._layout.dtype!r} for `weight`, got {weight._layout.dtype!r}; convert with .to(dtype)"
         )

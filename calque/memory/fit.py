@@ -17,7 +17,7 @@ from calque.memory.plan import MemoryPlan, bytes_of, plan, planned_for
 from calque.memory.stage import Stage
 from calque.nn.modules import ModuleList, Sequential
 from calque.record import recorder
-from calque.run.backends import backend
+from calque.run.backends import host_memory
 
 AGAIN = 1 / 3  # what computing everything once more in the backward pass adds to the time of a step
 EACH = 0.02  # what a micro-batch adds: its programs are started, gradients are added
@@ -289,9 +289,9 @@ def largest_batch(step: Callable[..., Any], *inputs: Any, budget: int | str | No
 
 def free_bytes() -> int:
     """Bytes that may be in use by tensors at one time: `CALQUE_MEMORY_LIMIT`, or what is in use and what is free."""
-    stats = backend().memory()
+    stats = host_memory().memory()
     if settings.memory_limit > 0:
         return int(settings.memory_limit)
-    return stats.in_use + stats.cached + backend().free()
+    return stats.in_use + stats.cached + host_memory().free()
 
 

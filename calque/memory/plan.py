@@ -18,7 +18,7 @@ from calque.record import recorder
 from calque.record.recorder import local
 from calque.record.storage import realised
 from calque.report.devices import synchronize
-from calque.run.backends import backend
+from calque.run.backends import host_memory
 from calque.tensor import wrap
 
 ROWS = 8
@@ -134,7 +134,7 @@ def planned_for(step: Callable[..., Any], inputs: tuple[Any, ...], example: int,
 
 def _rehearsed(step: Callable[..., Any], inputs: tuple[Any, ...], steps: int, sizes: Callable[[Any], Any] | None = None) -> MemoryPlan:
     stage = Stage(step, inputs)
-    before = backend().memory().in_use
+    before = host_memory().memory().in_use
     rehearsal = Rehearsal()
     recorder.record_from_here(local.state, "plan")  # waiting for what was pending may have ended that
     try:
@@ -185,7 +185,7 @@ def _tensors(moment: Moment, stage: Stage, before: int) -> list[TensorHeld]:
         buffer = t._storage.buffer
         if buffer is not None and buffer.array is not None:
             text = f"{stage.names[id(t._storage)]} {list(t._layout.shape)} {t._layout.dtype.name}"
-            found.append(TensorHeld(text, backend().held(buffer.array.nbytes), "", PARAMETERS))
+            found.append(TensorHeld(text, host_memory().held(buffer.array.nbytes), "", PARAMETERS))
     for known in moment.alive:
         found.append(_result(known))
     if moment.form.schedule is not None:

@@ -28,7 +28,7 @@ from calque.record.live import plain
 from calque.record.others import LOCK
 from calque.record.places import Split
 from calque.record.recorder import Storage, following, hand_out, local, plan_of
-from calque.run.backends import Structure, backend, compiler
+from calque.run.backends import Structure, backend, compiler, host_memory
 from calque.run.buffer import Buffer, strided
 
 LARGEST = 256  # elements of a value that Python may read; a plan takes them for ones
@@ -148,7 +148,7 @@ class Rehearsal:
 
     def fresh(self, nbytes: int, name: str) -> Buffer:
         """New memory that a run would hold."""
-        buffer, known = unknown(), Known(backend().held(nbytes), name=name)
+        buffer, known = unknown(), Known(host_memory().held(nbytes), name=name)
         self.note(buffer, known)
         self.held += known.nbytes
         return buffer
@@ -167,7 +167,7 @@ class Rehearsal:
         if buffer is None or buffer.array is None:
             return
         storage.buffer = unknown()
-        self.note(storage.buffer, Known(backend().held(buffer.array.nbytes), name=name))
+        self.note(storage.buffer, Known(host_memory().held(buffer.array.nbytes), name=name))
 
     def call(self, names: dict[int, str]) -> None:
         """Give values names, by id of their buffers."""
@@ -242,15 +242,15 @@ class Rehearsal:
         arena, seen = 0, set(old)
         schedule = form.schedule
         if schedule is not None and schedule.arena_bytes:
-            arena = backend().held(schedule.arena_bytes)
+            arena = host_memory().held(schedule.arena_bytes)
         for buffer, node in zip(outputs, program.outputs, strict=True):
             if id(buffer) not in seen:
                 seen.add(id(buffer))
-                known = Known(backend().held(program.nodes[node].nbytes), form, node)
+                known = Known(host_memory().held(program.nodes[node].nbytes), form, node)
                 self.note(buffer, known)
                 self.held += known.nbytes
         self.programs += 1
-        total = backend().memory().in_use + self.held + arena
+        total = host_memory().memory().in_use + self.held + arena
         if self.moments and total > self.moments[-1].nbytes:
             line = next((n.line for n in reversed(program.nodes) if n.line), "")
             self.moments[-1] = Moment(total, form, line, reason, [known for _, known in self.alive.values()])
@@ -259,7 +259,7 @@ class Rehearsal:
         """Another step begins."""
         self._settle()
         nothing = Form(Program((), ()), Program((), ()), None)
-        self.moments.append(Moment(backend().memory().in_use + self.held, nothing, "", "", [known for _, known in self.alive.values()]))
+        self.moments.append(Moment(host_memory().memory().in_use + self.held, nothing, "", "", [known for _, known in self.alive.values()]))
 
     def _form(self, plan: Any) -> Form:
         """A plan's program, lowered as it would be. It is only computed operation by operation if a run would do that now."""

@@ -21,7 +21,7 @@ from calque.observe.variables import Variable, frames, grouped, variables
 from calque.profiler.html import bar, folded, line_cell, sized, table, tiles, write_page
 from calque.record.storage import Storage
 from calque.report.devices import synchronize
-from calque.run.backends import backend
+from calque.run.backends import host_memory
 
 VALUES, GRADIENTS, GRAPHS = "values", "gradients", "graph"
 _INSIDE = 40  # kinds of values of a variable that the page names
@@ -198,8 +198,8 @@ def snapshot(since: Snapshot | None = None) -> Snapshot:
     if since is not None and not isinstance(since, Snapshot):
         raise ArgumentError(f"[snapshot] expected since to be what an earlier snapshot() returned, got {type_name(since)}")
     synchronize()
-    places = _Places(backend().blocks())
-    stats = backend().memory()
+    places = _Places(host_memory().blocks())
+    stats = host_memory().memory()
     storages = {id(s): s for s in gc.get_objects() if issubclass(type(s), Storage)}
     seen: set[int] = set()
     found: list[tuple[str, Variable, list[TensorHeld]]] = []

@@ -16,7 +16,7 @@ from calque.memory.stage import Stage
 from calque.nn.module import Module
 from calque.record import recorder
 from calque.report.devices import synchronize
-from calque.run.backends import backend
+from calque.run.backends import host_memory
 
 
 @dataclass
@@ -166,30 +166,30 @@ def empty_cache() -> int:
     """Give memory that no tensor uses back to the system; the bytes given back. `del` makes memory free for the next tensors; this makes it free for
     other processes."""
     synchronize()
-    return backend().release_cached()
+    return host_memory().release_cached()
 
 
 def memory_allocated() -> int:
     """Bytes that tensors and running programs hold now."""
     synchronize()
-    return backend().memory().in_use
+    return host_memory().memory().in_use
 
 
 def memory_reserved() -> int:
     """The same, and what is kept for reuse."""
     synchronize()
-    stats = backend().memory()
+    stats = host_memory().memory()
     return stats.in_use + stats.cached
 
 
 def max_memory_allocated() -> int:
     """The most bytes held at one time since `reset_peak_memory_stats()`."""
     synchronize()
-    return backend().memory().peak
+    return host_memory().memory().peak
 
 
 def reset_peak_memory_stats() -> None:
     """Start the peak anew from what is in use."""
     synchronize()
-    backend().reset_peak()
+    host_memory().reset_peak()
 

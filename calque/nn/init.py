@@ -150,6 +150,8 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
         raise ShapeError(f"[dirac_] Only tensors with 3, 4, or 5 dimensions are supported, got shape {shape}")
     if groups < 1 or shape[0] % groups:
         raise ArgumentError(f"[dirac_] dim 0 must be divisible by groups, got {shape[0]} and groups={groups}")
+    if 0 in shape[2:]:
+        raise ShapeError(f"[dirac_] expected a kernel with a middle, got shape {shape}")
     values = np.zeros(shape)
     per_group = shape[0] // groups
     for g in range(groups):

@@ -20,7 +20,7 @@ from calque.profiler.averages import Averages, Lines, averages
 from calque.profiler.costs import Costs
 from calque.profiler.peak import Peak, peak
 from calque.record import recorder
-from calque.run.backends import backend
+from calque.run.backends import host_memory
 from calque.run.dispatch import wait_for_queues
 from calque.run.interrupt import shielded, whole
 
@@ -291,7 +291,7 @@ class profile:
 
     @shielded
     def _begin(self) -> None:
-        session = Session(lambda: backend().memory().in_use, kernels=self.kernels, values=self.profile_memory)
+        session = Session(lambda: host_memory().memory().in_use, kernels=self.kernels, values=self.profile_memory)
         session.start()
         self._session = session
 

@@ -13,7 +13,7 @@ from calque.observe import events
 from calque.observe.source import user_line
 from calque.record.recorder import flush
 from calque.replay.counts import Changes
-from calque.run.backends import backend
+from calque.run.backends import host_memory
 from calque.run.buffer import Buffer
 from calque.run.dispatch import remember, wait_for_queues
 from calque.run.engine import Queue, Task
@@ -60,7 +60,7 @@ def memory_stats(device: Any = None) -> dict[str, int]:
         return {"in_use": there.in_use, "peak": there.peak, "cached": there.cached}
     if where is not None and where.type != "cpu":
         raise DeviceError(f"[memory_stats] expected a device with memory, got {str(where)!r}; use 'cpu'")
-    found = backend().memory() if where is None else backend().memory(-1 if where.index is None else where.index)
+    found = host_memory().memory() if where is None else host_memory().memory(-1 if where.index is None else where.index)
     return {"in_use": found.in_use, "peak": found.peak, "cached": found.cached}
 
 

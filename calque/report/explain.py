@@ -12,7 +12,7 @@ from calque.kernel.cost import Cost, cost, describe, lines
 from calque.kernel.schedule import Host, Schedule
 from calque.observe.events import Ran, Session
 from calque.record import recorder
-from calque.run.backends import backend, compiler
+from calque.run.backends import backend, compiler, host_memory
 from calque.run.dispatch import wait_for_queues
 
 MIB = 1 << 20
@@ -194,16 +194,16 @@ def explain(fn: Callable[..., Any], *inputs: Any, repeats: int = 1) -> Explanati
         raise ValueError(f"[explain] expected at least one run, got repeats={repeats}; pass a positive number")
     recorder.flush("explain")
     wait_for_queues()
-    session = Session(lambda: backend().memory().in_use, kernels=True, compile_all=True)
+    session = Session(lambda: host_memory().memory().in_use, kernels=True, compile_all=True)
     try:
         session.start()
-        backend().reset_peak()
+        host_memory().reset_peak()
         for _ in range(repeats):
             result = fn(*inputs)
             recorder.flush("explain")
             wait_for_queues()
     finally:
-        peak = backend().memory().peak
+        peak = host_memory().memory().peak
         session.stop()
     if not session.runs:
         raise ProfileError("[explain] expected the function to compute something, got no program; return its result, so that it is alive at the end")

@@ -18,7 +18,7 @@ from calque.record.copies import CopyCounters
 from calque.record.path import Counters
 from calque.replay.capture import hybrid_counts
 from calque.replay.stretches import stretch_counts
-from calque.run.backends import backend
+from calque.run.backends import backend, host_memory
 from calque.run.dispatch import DispatchCounters, wait_for_queues
 from calque.run.engine import depths
 
@@ -142,7 +142,7 @@ def stats(*, reset: bool = False) -> Stats:
     """
     totals = _totals()
     found = _minus(totals, _base)
-    memory = backend().memory()
+    memory = host_memory().memory()
     records = list(Causes.records)
     result = Stats(
         traces={"new": found["new"], "reused": found["reused"]},
@@ -173,7 +173,7 @@ def stats(*, reset: bool = False) -> Stats:
         _base.clear()
         _base.update(totals)
         Causes.records.clear()
-        backend().reset_peak()
+        host_memory().reset_peak()
     return result
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.backend.base import Backend, CheckFailed
+from calque.backend.base import Backend, CheckFailed, Memory
 from calque.backend.ref.interpret import interpret
 from calque.backend.ref.quick import run_quickly
 from calque.base.config import settings
@@ -25,7 +25,8 @@ from calque.run.fingerprint import fingerprint
 Array = np.ndarray[Any, Any]
 Outcome = tuple[Sequence[Array], int, int]  # outputs, number of the failed check or -1, its bad position
 
-_MODULES = {"cpu": "calque.backend.cpu"}
+_MODULES = {"cpu": "calque.backend.cpu.backend"}
+_MEMORY = "calque.backend.cpu.place"  # loads without the compiler
 
 
 def compiler() -> Any:
@@ -155,10 +156,11 @@ class Interpreted:
 
 def register_backend(name: str, instance: Backend) -> None:
     """Make a backend selectable by `settings.backend = name` (tests register toy backends)."""
-    _loaded[name] = instance
+    _loaded[name] = _memories[name] = instance
 
 
 _loaded: dict[str, Backend] = {}
+_memories: dict[str, Memory] = {}
 
 
 def backend() -> Backend:
@@ -172,6 +174,15 @@ def backend() -> Backend:
     return found
 
 
+def host_memory() -> Memory:
+    """The memory of the backend that `settings.backend` names. The CPU's does not load the compiler."""
+    name = "cpu" if settings.backend == "ref" else settings.backend
+    found = _memories.get(name)
+    if found is None:
+        found = _memories[name] = importlib.import_module(_MEMORY).CpuMemory() if name == "cpu" else backend()
+    return found
+
+
 def compile_or_interpret(program: Program, interpreted: bool, structure: Structure | None = None) -> Compiled | Interpreted:
     """An object with `run(inputs, scalars)`. `structure`: of the program, if it is there already."""
     if interpreted or settings.backend == "ref":
@@ -182,11 +193,11 @@ def compile_or_interpret(program: Program, interpreted: bool, structure: Structu
 def allocate(numel: int, np_dtype: Any) -> Array:
     """An uninitialised aligned 1-D array from the backend's pool; raises `OutOfMemoryError` if it cannot fit."""
     size = np.dtype(np_dtype).itemsize * numel
-    result: Array = backend().empty(size)[:size].view(np_dtype)
+    result: Array = host_memory().empty(size)[:size].view(np_dtype)
     return result
 
 
 def require_memory(nbytes: int) -> None:
     """Raise `OutOfMemoryError` unless a block of so many bytes can be had; nothing is kept."""
-    backend().empty(nbytes)
-    backend().release_cached()
+    host_memory().empty(nbytes)
+    host_memory().release_cached()

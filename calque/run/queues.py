@@ -9,7 +9,7 @@ from typing import Any
 from calque.base.device import CPU, META, Device
 from calque.base.errors import DeviceError
 from calque.observe import events
-from calque.run.backends import backend
+from calque.run.backends import host_memory
 from calque.run.engine import CPU_QUEUE, Queue
 
 _QUEUES: dict[Device, Queue] = {CPU: CPU_QUEUE}
@@ -40,7 +40,7 @@ def at(device: Device) -> Device:
     """Let this thread use the cores and the memory of a device; returns the one before."""
     before = _AT.device
     if device is not before:
-        backend().enter(None if device.backend is not None else device.index)  # whoever works for another device has the cores as a whole
+        host_memory().enter(None if device.backend is not None else device.index)  # whoever works for another device has the cores as a whole
         events.where.queue = str(device)
         _AT.device = device
     return before

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from calque.backend.base import CheckFailed
-from calque.backend.cpu import CpuBackend, executable, link, memory
+from calque.backend.cpu import executable, link, memory
+from calque.backend.cpu.backend import CpuBackend
 from calque.backend.cpu.executable import compile_schedule
 from calque.backend.cpu.memory import POOL, Pool, available, rounded
 from calque.backend.cpu.runtime import RUNTIME, set_num_threads

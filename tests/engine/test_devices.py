@@ -301,7 +301,7 @@ def test_copies_are_counted_and_memory_is_told_apart() -> None:
 
 
 def test_threads_are_shared_out() -> None:
-    from calque.backend.cpu.place import place, share
+    from calque.backend.cpu.team import share, team
 
     threads = settings.threads
     settings.threads = 5
@@ -313,4 +313,4 @@ def test_threads_are_shared_out() -> None:
     finally:
         calque.set_logical_devices(2)
         settings.threads = threads
-    assert place(0).runtime is not place(1).runtime
+    assert team(0) is not team(1)

@@ -145,6 +145,15 @@ def test_bool_arithmetic() -> None:
         operator.floordiv(mask, mask)
 
 
+def test_numbers_that_are_small_tensors_are_taken_in_the_type_of_the_result() -> None:
+    """The negative of an unsigned one, and 1 less it, are other numbers."""
+    x, y = calque.tensor([2.0, 3.0]), calque.tensor([1.0, 1.0])
+    assert calque.sub(x, y, alpha=calque.tensor(5, dtype=calque.uint8)).tolist() == [-3.0, -2.0]
+    assert calque.sub(x, 1, alpha=calque.tensor(5, dtype=calque.uint8)).tolist() == [-3.0, -2.0]
+    assert calque.lerp(x, y, calque.tensor(2, dtype=calque.uint8)).tolist() == [0.0, -1.0]
+    assert calque.lerp(x, y, calque.tensor(True)).tolist() == [1.0, 1.0]
+
+
 def test_other_refusals() -> None:
     with pytest.raises(ValueError, match="Integers to negative integer powers"):
         calque.tensor([2]) ** -1
@@ -152,6 +161,9 @@ def test_other_refusals() -> None:
         calque.div(calque.ones(1), 2, rounding_mode="up")
     with pytest.raises(DTypeError, match="alpha must not be a floating"):
         calque.add(calque.tensor([1]), 1, alpha=0.5)
+    for alpha in (np.float32(1.5), np.True_):  # numbers of NumPy's are those of Python
+        with pytest.raises(DTypeError, match="alpha"):
+            calque.sub(calque.tensor([1]), 1, alpha=alpha)
     with pytest.raises(DTypeError, match="integer dtype"):
         calque.ones(2) & calque.ones(2)
     with pytest.raises(DTypeError, match="same dtype|expected dtype"):

@@ -44,7 +44,7 @@ from tests.bad_input.test_wrong_arguments import SAMPLES
 from tests.fuzz.values import Values
 
 ROOT = str(Path(__file__).resolve().parents[2])
-SECONDS, GROWTH = 60, 1 << 20  # that a call may take, on a busy machine, too; KiB by which it may raise the peak of the process
+SECONDS, GROWTH = 60, 1 << 20  # of the processor that a call may take; KiB by which it may raise the peak of the process
 PLACES: dict[str, Any] = {
     "calque": calque,
     "nn.functional": nn.functional,
@@ -352,17 +352,20 @@ def finding(seed: int, only: str = "") -> str:
     call = Call(seed, only)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     signal.signal(signal.SIGALRM, _too_long)
+    signal.signal(signal.SIGPROF, _too_long)
     came: BaseException | None = None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             call.choose()
-            signal.alarm(SECONDS)
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
+            signal.alarm(10 * SECONDS)
             call.make()
     except (Exception, TooLong, SystemExit) as error:
         if isinstance(error, TooLong) or leak(error, call):
             came = error
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
         put_back()
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tests.fuzz.beside import Case, Operand, different, main, mismatch, report
+import calque
+from tests.fuzz.beside import Case, Operand, different, main, mismatch, report, run
 
 ONE = (
     "{0}.relu()", "{0}.sigmoid()", "{0}.tanh()", "{0}.exp()", "{0}.sin()", "{0}.abs()", "{0}.sqrt()", "{0}.rsqrt()", "{0}.reciprocal()",
@@ -141,6 +143,16 @@ HUGE = 1e12
 TRAPS = ("would broadcast to", "expected targets in the range", "expected (N, D), (N, D) and (N)")  # that losses refuse
 
 
+def blurred(one: Case, mine: Any, theirs: Any) -> bool:
+    """Whether operands that differ in their last bits change the results about as much as the two differ: `asin` beside 1, say."""
+    change = 1 + 2.0**-52 * np.array([[0, 3, 1], [2, -3, 4]])
+    kind, other = run(calque, replace(one, operands={k: replace(o, values=(np.array(o.values) * change).tolist()) for k, o in one.operands.items()}))
+    if kind != "value":
+        return False
+    apart = [three for three in zip(mine[1], theirs[1], other, strict=True) if different(three[0], three[1], one.ulps, False, True)]
+    return all(isinstance(b, tuple) and not np.max(np.abs(a[2] - b[2])) > 64 * np.max(np.abs(a[2] - c[2])) for a, b, c in apart)  # NaN: outside
+
+
 def kept(one: Case, mine: Any, theirs: Any) -> bool:
     """Whether PyTorch refuses because something was written that Calque has kept. What a write through `.data` changes in a gradient depends on what
     PyTorch happens to save."""
@@ -154,6 +166,8 @@ def kept(one: Case, mine: Any, theirs: Any) -> bool:
     if mine[0] == "error" and any(part in str(mine[1]) for part in TRAPS):
         return True
     if mine[0] == theirs[0] == "value":
+        if blurred(one, mine, theirs):
+            return True
         if "kthvalue" in one.text and not different(mine[1][0], theirs[1][0], one.ulps, False, True):  # which of several equal elements it is
             return True
         jumps = any(step in one.text for step in ("ceil", "floor", "trunc", "round", "frac", "sgn", "sign"))

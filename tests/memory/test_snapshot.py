@@ -65,6 +65,7 @@ def test_what_changed_since_an_earlier_one() -> None:
 def test_a_snapshot_keeps_nothing_alive() -> None:
     value = (calque.ones(600, 600, requires_grad=True) * 2).exp()
     value.sum().item()
+    calque.synchronize()  # the sum is there before the rest of its program
     alive = weakref.ref(value)
     found = snapshot()
     assert holder(found, "value").nbytes == 600 * 600 * 4

@@ -97,3 +97,18 @@ def test_a_user_without_a_home_can_import_and_run(tmp_path: Path, home: str | No
     name = f"calque-{os.geteuid()}"
     assert done.stdout.split() == ["True", str(tmp_path / name)] and not done.stderr
     assert os.listdir(tmp_path) in ([], [name])
+
+
+SMALL = """
+import sys, calque
+x = calque.tensor([1.0, 2.0], requires_grad=True)
+(x * 2).exp().sum().backward()
+calque.nn.Linear(3, 2)(calque.randn(4, 3)).relu().sum().backward()
+print(len(x.grad.tolist()), [name for name in sys.modules if name in ("calque.backend.cpu.backend", "calque.run.pipeline", "llvmlite")])
+"""
+
+
+def test_small_operations_load_no_compiler() -> None:
+    given = {k: v for k, v in whole_environment().items() if k not in VARIABLES}
+    done = subprocess.run([sys.executable, "-c", SMALL], env=given, capture_output=True, text=True, timeout=300)
+    assert done.stdout.split() == ["2", "[]"], done.stderr

@@ -16,6 +16,7 @@ pytest.importorskip("PIL")
 from PIL import Image as Pillow
 
 import calque
+from calque.base.errors import ArgumentError
 from calque.data import DataLoader, Dataset
 from calque.vision import transforms, tv_tensors
 from calque.vision.transforms import v2 as second_version
@@ -199,3 +200,16 @@ def test_a_transformation_of_ones_own() -> None:
     after = Shift()(before)
     by = after["boxes"][0, 0].item() - before["boxes"][0, 0].item()
     assert round(by) in range(1, 5) and calque.equal(after["image"][..., round(by) :], before["image"][..., : -round(by)])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: v2.RandomShortestSize(None), lambda: v2.RandomShortestSize([0]), lambda: v2.RandomShortestSize(8, 0), lambda: v2.RandomZoomOut(0, 3),
+        lambda: v2.RandomZoomOut(0, (0.5, 2)), lambda: v2.RandomIoUCrop(sampler_options=4), lambda: v2.RandomIoUCrop("small"),
+        lambda: v2.ScaleJitter(8), lambda: v2.ScaleJitter((8, 8), 2.0),
+    ],
+)  # fmt: skip
+def test_what_a_transform_cannot_work_with_is_refused_when_it_is_made(make: Any) -> None:
+    with pytest.raises(ArgumentError, match="expected"):
+        make()

@@ -3,7 +3,3 @@
 target -> emit (loop kernel to IR) -> llvm (object code) -> cache (disk) -> library (addresses)
 link (schedule to launches) -> executable (run) over runtime (threads) and memory (pool)
 """
-
-from calque.backend.cpu.backend import CpuBackend
-
-__all__ = ["CpuBackend"]

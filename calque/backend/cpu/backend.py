@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from calque.backend.base import Array, Backend, Executable, MemoryStats
-from calque.backend.cpu import contract, limits, place, plans, same, tune
+from calque.backend.base import Backend, Executable
+from calque.backend.cpu import contract, limits, plans, same, tune
 from calque.backend.cpu.executable import CpuExecutable, compile_schedule
 from calque.backend.cpu.gates import GATES
 from calque.backend.cpu.link import notes
-from calque.backend.cpu.memory import POOL, POOLS, available, rounded
-from calque.backend.cpu.place import HERE
+from calque.backend.cpu.place import CpuMemory
 from calque.backend.cpu.processes import COUNTERS
 from calque.backend.cpu.target import current, expect
 from calque.base.dtypes import DType
@@ -24,7 +21,7 @@ from calque.ops.routines import ContractSpec
 ALONE = 1 << 20  # bytes below which waiting for other threads may take longer than copying alone
 
 
-class CpuBackend(Backend):
+class CpuBackend(CpuMemory, Backend):
     """The cores of this machine, as one device or shared out among logical ones."""
 
     name = "cpu"
@@ -88,40 +85,3 @@ class CpuBackend(Backend):
     def copy_bandwidth(self, nbytes: int) -> float:
         """The faster of cached and streamed copies."""
         return limits.copy_bandwidth(nbytes, alone=nbytes <= ALONE)
-
-    def empty(self, nbytes: int) -> Array:
-        """Uninitialised bytes, aligned to 64."""
-        return HERE.pool.empty(nbytes, np.dtype(np.uint8))
-
-    def free(self) -> int:
-        """See `backend.base.Backend.free`."""
-        return available()
-
-    def held(self, nbytes: int) -> int:
-        """See `backend.base.Backend.held`."""
-        return rounded(nbytes)
-
-    def enter(self, index: int | None) -> int | None:
-        """Let the calling thread work on a logical device."""
-        return place.enter(index)
-
-    def memory(self, index: int | None = None) -> MemoryStats:
-        """Accounting of a logical device (-1: of the CPU as a whole), or of all together (with the sum of their peaks, which need not have been
-        at one time)."""
-        if index is not None:
-            return (POOL if index < 0 else place.place(index).pool).stats()
-        found = [pool.stats() for pool in POOLS]
-        return MemoryStats(sum(s.in_use for s in found), sum(s.peak for s in found), sum(s.cached for s in found))
-
-    def blocks(self) -> list[tuple[int, int, bool]]:
-        """(address, bytes, whether somebody has it) of every block of memory."""
-        return [block for pool in POOLS for block in pool.blocks()]
-
-    def reset_peak(self) -> None:
-        """Start the peaks anew."""
-        for pool in POOLS:
-            pool.reset_peak()
-
-    def release_cached(self) -> int:
-        """Give freed blocks back to the system."""
-        return sum(pool.release_cached() for pool in POOLS)

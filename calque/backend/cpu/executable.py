@@ -25,6 +25,7 @@ from calque.backend.cpu.place import HERE
 from calque.backend.cpu.progress import LaunchProgress, limits_of
 from calque.backend.cpu.runtime import control_alone, native
 from calque.backend.cpu.runtime_text import REQUEST
+from calque.backend.cpu.team import TEAM
 from calque.base import config
 from calque.base.errors import ArgumentError
 from calque.kernel.schedule import Buffer, Host, Schedule
@@ -127,7 +128,7 @@ class Words:
         self.integers(scalars)
         if self._native:
             objects = array("q", map(id, arrays))
-            HERE.runtime.native.patch(self.address, self._count, *self._tables, objects.buffer_info()[0])
+            TEAM.runtime.native.patch(self.address, self._count, *self._tables, objects.buffer_info()[0])
         elif self._count:
             addresses = np.array([_address(a) for a in arrays], np.int64)
             self.array[linked.positions] = addresses[linked.sources] + self.offsets
@@ -288,10 +289,10 @@ class CpuExecutable(Executable):
         if self._alone:
             return words.call(arrays, scalars) is arrays
         if progress is None:
-            return HERE.runtime.step(words.call, words.request, arrays, scalars) is arrays
+            return TEAM.runtime.step(words.call, words.request, arrays, scalars) is arrays
         words.request[_PROGRESS] = progress.address
         try:
-            return HERE.runtime.step(words.call, words.request, arrays, scalars) is arrays
+            return TEAM.runtime.step(words.call, words.request, arrays, scalars) is arrays
         finally:
             words.request[_PROGRESS] = 0
 
@@ -404,7 +405,7 @@ class CpuExecutable(Executable):
     ) -> None:
         if stretch.host is None:
             told = 0 if progress is None else progress.address
-            HERE.runtime.run(self._records + 24 * stretch.first, stretch.count, words, runs_alone(stretch), told)
+            TEAM.runtime.run(self._records + 24 * stretch.first, stretch.count, words, runs_alone(stretch), told)
         elif isinstance(stretch.host, Host):
             host = stretch.host
             run_host(

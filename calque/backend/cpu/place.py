@@ -1,81 +1,96 @@
-"""Logical devices: teams of threads that share out the cores, each with memory accounting of its own.
+"""Logical devices: each has memory accounting of its own, and a share of the cores (`team.py`).
 
-What runs on a thread uses the team and the pool of `HERE`, by default those of the CPU as a whole. Values may be read from any device (all
-are host memory); they are made in the memory of the device that computes them.
+What is made on a thread lies in the pool of `HERE`, by default that of the CPU as a whole. Values may be read from any device (all are host memory);
+they are made in the memory of the device that computes them.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
+from collections.abc import Callable
 
-from calque.backend.cpu.memory import POOL, POOLS, Pool
-from calque.backend.cpu.runtime import RUNTIME, Runtime
-from calque.base import config
+import numpy as np
+
+from calque.backend.base import Array, Memory, MemoryStats
+from calque.backend.cpu.memory import POOL, POOLS, Pool, available, rounded
 
 
 class Here(threading.local):
     """The place of the calling thread."""
 
-    runtime = RUNTIME
     pool = POOL
     index: int | None = None
 
 
 HERE = Here()
-
-
-def share(index: int) -> int:
-    """Threads of a logical device: the threads divided among the devices, the first ones get what is left over, each has at least one."""
-    devices = max(1, config.settings.logical_devices)
-    whole, rest = divmod(config.settings.threads, devices)
-    return max(1, whole + (index < rest))
-
-
-class Place:
-    """A logical device."""
-
-    def __init__(self, index: int) -> None:
-        self.runtime = Runtime(lambda: share(index))
-        self.pool = Pool(POOLS)
-
-
-_PLACES: dict[int, Place] = {}
+FOLLOWERS: list[Callable[[int | None], None]] = []  # called with the new place of a thread
+_POOLS: dict[int, Pool] = {}
 _LOCK = threading.Lock()
 
 
-def place(index: int) -> Place:
-    """The logical device of that number; its threads start with its first large job."""
-    found = _PLACES.get(index)
+def pool(index: int) -> Pool:
+    """The memory of the logical device of that number."""
+    found = _POOLS.get(index)
     if found is None:
         with _LOCK:
-            found = _PLACES.setdefault(index, Place(index))
+            found = _POOLS.get(index) or _POOLS.setdefault(index, Pool(POOLS))
     return found
 
 
 def enter(index: int | None) -> int | None:
     """Let the calling thread work on a logical device, or (None) on the CPU as a whole; returns where it was."""
     before = HERE.index
-    if index is None:
-        HERE.runtime, HERE.pool = RUNTIME, POOL
-    else:
-        found = place(index)
-        HERE.runtime, HERE.pool = found.runtime, found.pool
-    HERE.index = index
+    HERE.pool, HERE.index = POOL if index is None else pool(index), index
+    for follow in FOLLOWERS:
+        follow(index)
     return before
 
 
+class CpuMemory(Memory):
+    """The memory of this machine, as one device or of logical ones."""
+
+    def empty(self, nbytes: int) -> Array:
+        """Uninitialised bytes, aligned to 64."""
+        return HERE.pool.empty(nbytes, np.dtype(np.uint8))
+
+    def free(self) -> int:
+        """See `backend.base.Backend.free`."""
+        return available()
+
+    def held(self, nbytes: int) -> int:
+        """See `backend.base.Backend.held`."""
+        return rounded(nbytes)
+
+    def enter(self, index: int | None) -> int | None:
+        """Let the calling thread work on a logical device."""
+        return enter(index)
+
+    def memory(self, index: int | None = None) -> MemoryStats:
+        """Accounting of a logical device (-1: of the CPU as a whole), or of all together (with the sum of their peaks, which need not have been
+        at one time)."""
+        if index is not None:
+            return (POOL if index < 0 else pool(index)).stats()
+        found = [each.stats() for each in POOLS]
+        return MemoryStats(sum(s.in_use for s in found), sum(s.peak for s in found), sum(s.cached for s in found))
+
+    def blocks(self) -> list[tuple[int, int, bool]]:
+        """(address, bytes, whether somebody has it) of every block of memory."""
+        return [block for each in POOLS for block in each.blocks()]
+
+    def reset_peak(self) -> None:
+        """Start the peaks anew."""
+        for each in POOLS:
+            each.reset_peak()
+
+    def release_cached(self) -> int:
+        """Give freed blocks back to the system."""
+        return sum(each.release_cached() for each in POOLS)
+
+
 def _forget() -> None:
-    for found in _PLACES.values():
-        found.runtime.forget()
-        found.pool.forget()
-
-
-def _shut_down() -> None:
-    for found in _PLACES.values():
-        found.runtime.shut_down()
+    for found in _POOLS.values():
+        found.forget()
 
 
 os.register_at_fork(after_in_child=_forget)
-atexit.register(_shut_down)

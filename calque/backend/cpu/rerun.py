@@ -19,6 +19,7 @@ from calque.backend.cpu.place import HERE
 from calque.backend.cpu.runtime import native
 from calque.backend.cpu.same import Rows, slot_offset
 from calque.backend.cpu.same_text import AGAIN, ARGUMENT_WORDS, INDEX_WORDS
+from calque.backend.cpu.team import TEAM
 from calque.base.config import settings
 
 
@@ -101,7 +102,7 @@ class Rerun:
             poison(self._words[1].arena)
         if self._alone:
             return self.call(arguments, scalars, results) is True
-        return HERE.runtime.step(self.call, self.request, arguments, scalars, results) is True
+        return TEAM.runtime.step(self.call, self.request, arguments, scalars, results) is True
 
 
 def _table(rows: Any, width: int) -> Any:

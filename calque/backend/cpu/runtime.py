@@ -1,6 +1,6 @@
 """Worker threads and native launches.
 
-One `Runtime` for the CPU as a whole and one for every logical device in use (`place.py`): N - 1 native threads (no Python in them) that spin
+One `Runtime` for the CPU as a whole and one for every logical device in use (`team.py`): N - 1 native threads (no Python in them) that spin
 briefly and then sleep until the next job. A job is a list of launches that all threads walk through together. After a fork the child starts
 its own threads at the first job; at exit they are joined.
 """

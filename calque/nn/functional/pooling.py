@@ -496,7 +496,7 @@ def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = N
     k = sizes("lp_pool2d", "kernel_size", kernel_size, 2, 1)
     check_norm("lp_pool2d", norm_type)
     means = current("avg_pool2d", avg_pool2d)(input ** float(norm_type), k, stride, 0, ceil_mode)
-    return (T.sign(means) * current("relu", T.relu)(T.abs(means)) * float(k[0] * k[1])) ** (1.0 / norm_type)
+    return (T.sign(means) * current("relu", T.relu)(T.abs(means)) * float(k[0] * k[1])) ** (1.0 / float(norm_type))
 
 
 @public(of="nn.functional")
@@ -505,7 +505,7 @@ def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = N
     k = sizes("lp_pool1d", "kernel_size", kernel_size, 1, 1)[0]
     check_norm("lp_pool1d", norm_type)
     means = current("avg_pool1d", avg_pool1d)(input ** float(norm_type), k, stride, 0, ceil_mode)
-    return (T.sign(means) * current("relu", T.relu)(T.abs(means)) * float(k)) ** (1.0 / norm_type)
+    return (T.sign(means) * current("relu", T.relu)(T.abs(means)) * float(k)) ** (1.0 / float(norm_type))
 
 
 signed(max_pool2d_with_indices, max_pool2d)

@@ -133,6 +133,11 @@ def _default_labels(sample: Any) -> Any:
     raise ValueError(f"[SanitizeBoundingBoxes] Could not infer where the labels are in the sample, got {described(sample)}; pass labels_getter=")
 
 
+def _numbers(values: Any, count: int = 0) -> bool:
+    """Whether these are several numbers (so many, if that is said)."""
+    return isinstance(values, (list, tuple)) and len(values) == (count or len(values)) > 0 and all(isinstance(x, (int, float)) for x in values)
+
+
 class RandomIoUCrop(Transform):
     """A random part that covers at least one box by a share that is drawn from `sampler_options`, or the whole sample. Boxes whose middle is
     outside become 0: put `SanitizeBoundingBoxes` behind it.
@@ -143,6 +148,10 @@ class RandomIoUCrop(Transform):
         sampler_options: Sequence[float] | None = None, trials: int = 40,
     ) -> None:  # fmt: skip
         super().__init__()
+        if sampler_options is not None and not _numbers(sampler_options):
+            raise ArgumentError(f"[RandomIoUCrop] expected sampler_options as numbers, got {shown(sampler_options)}")
+        if not _numbers((min_scale, max_scale, min_aspect_ratio, max_aspect_ratio), 4) or not is_int(trials):
+            raise ArgumentError(f"[RandomIoUCrop] expected scales and ratios as numbers and trials as an int, got trials={shown(trials)}")
         self.min_scale, self.max_scale, self.min_aspect_ratio, self.max_aspect_ratio = min_scale, max_scale, min_aspect_ratio, max_aspect_ratio
         self.options, self.trials = list(sampler_options or [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0]), trials
         if not any(option >= 1.0 for option in self.options):  # an image without boxes would never be done
@@ -185,8 +194,8 @@ class RandomZoomOut(Sometimes):
 
     def __init__(self, fill: Any = 0, side_range: Sequence[float] = (1.0, 4.0), p: float = 0.5) -> None:
         super().__init__(p)
-        if len(side_range) != 2 or not 1.0 <= side_range[0] <= side_range[1]:
-            raise ValueError(f"[RandomZoomOut] Invalid side range: expected two numbers of at least 1, the lowest first, got {shown(side_range)}")
+        if not _numbers(side_range, 2) or not 1.0 <= side_range[0] <= side_range[1]:
+            raise ArgumentError(f"[RandomZoomOut] Invalid side range: expected two numbers of at least 1, the lowest first, got {shown(side_range)}")
         self.fill, self.side_range = fill, side_range
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
@@ -222,6 +231,10 @@ class ScaleJitter(_ToDrawnSize):
         antialias: bool | None = True,
     ) -> None:  # fmt: skip
         super().__init__(interpolation, antialias)
+        if not _numbers(target_size, 2) or not _numbers(scale_range, 2):
+            raise ArgumentError(
+                f"[ScaleJitter] expected target_size and scale_range as two numbers each, got {shown(target_size)} and {shown(scale_range)}"
+            )
         self.target_size, self.scale_range = target_size, scale_range
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
@@ -239,7 +252,12 @@ class RandomShortestSize(_ToDrawnSize):
         antialias: bool | None = True,
     ) -> None:  # fmt: skip
         super().__init__(interpolation, antialias)
-        self.min_size, self.max_size = [min_size] if isinstance(min_size, int) else list(min_size), max_size
+        sizes: Any = [min_size] if is_int(min_size) else min_size
+        if not isinstance(sizes, (list, tuple)) or not sizes or not all(is_int(size) and size > 0 for size in sizes):
+            raise ArgumentError(f"[RandomShortestSize] expected min_size as a positive int or several, got {shown(min_size)}")
+        if max_size is not None and not (is_int(max_size) and max_size > 0):
+            raise ArgumentError(f"[RandomShortestSize] expected max_size as a positive int or None, got {shown(max_size)}")
+        self.min_size, self.max_size = list(sizes), max_size
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
         """The size."""
