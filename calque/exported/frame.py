@@ -153,6 +153,7 @@ class ExportFrame(Frame):
         self.inside: dict[int, Storage] = {}  # by id: what the function makes of Python data
         self.found_checks: list[Check] = []
         self.count_inputs = 0
+        self.straight = False  # whether a gradient is one that no derivative of the nodes is
 
     def __enter__(self) -> Any:
         state = local.state
@@ -291,6 +292,10 @@ class ExportFrame(Frame):
         if local.state.grad and any(x.__class__ is not tuple and x._requires_grad for x in operands):
             edge = FrameEdge(self, op, attrs, value, layouts)
             attach_node(out, edge, op, tuple([x[0] if x.__class__ is tuple else x for x in operands]))
+        return out
+
+    def by_formula(self, inputs: tuple[Tensor, ...], out: Tensor, backward: Callable[[Any], tuple[Any, ...]], straight: bool) -> Tensor:
+        self.straight = self.straight or straight
         return out
 
     def twin(self, storage: Storage) -> Storage:

@@ -301,7 +301,7 @@ def _traced(frame: ExportFrame, state: State, extents: Extents, found: Any, node
     specs = tuple(
         Spec(name or "output", t._layout.dtype, tuple([repr(s) if isinstance(s, SymInt) else s for s in t._layout.shape])) for name, t in found
     )
-    return Traced(variant, specs, description, any(t._requires_grad for _, t in found))
+    return Traced(variant, specs, description, not frame.straight and any(t._requires_grad for _, t in found))
 
 
 def _merged(nodes: list[Node], same: dict[int, int]) -> list[Node]:

@@ -110,4 +110,4 @@ def _rounded(op: str, x: Tensor, scale: Any, inverse: Any, zero: Any, low: int, 
         q = steps()
         return (linked(where(logical_and(ge(q, low), le(q, high)), g, 0.0), x),)
 
-    return with_formula("FakeQuantizeBackward0", (x,), value, backward)
+    return with_formula("FakeQuantizeBackward0", (x,), value, backward, straight=True)

@@ -93,10 +93,10 @@ method("where")(_where_method)
 
 
 def with_formula(
-    label: str, inputs: tuple[Tensor, ...], value: Callable[[], Tensor], backward: Callable[[Any], tuple[Any, ...]]
+    label: str, inputs: tuple[Tensor, ...], value: Callable[[], Tensor], backward: Callable[[Any], tuple[Any, ...]], straight: bool = False
 ) -> Tensor:
     """A function whose gradient has a formula of its own: `value()` is recorded without history, `backward(g)` gives one
-    gradient per input."""
+    gradient per input. `straight`: the formula is not the derivative of `value`, but goes past what has none (rounding)."""
     state = local.state
     before, state.grad = state.grad, False
     try:
@@ -104,7 +104,7 @@ def with_formula(
     finally:
         state.grad = before
     if not state.plain and state.trace.__class__ is not Trace:
-        out = state.trace.by_formula(inputs, out, backward)
+        out = state.trace.by_formula(inputs, out, backward, straight)
     if before and any(x._requires_grad for x in inputs) and out._layout.dtype.category >= 2:
 
         def rule(node: Any, grads: list[Any]) -> tuple[Any, ...]:

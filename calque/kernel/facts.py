@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from calque.base.cache import Cache
-from calque.base.dtypes import DType, bfloat16, float32, float64, int64
+from calque.base.dtypes import DType, bfloat16, float32, float64, int8, int32, int64
 from calque.base.shapes import is_contiguous
 from calque.ir import scalar
 from calque.ir.index import is_hierarchical
@@ -33,6 +33,8 @@ WEIGHTS = {
     "floordiv": 8, "mod": 8, "const": 0, "index": 0, "extent": 0, "cast": 0,
 }  # fmt: skip
 
+
+MANY_ROWS = 16  # from so many on, what is evaluated for each is not evaluated once
 
 VIEWS = ("view", "view_at")
 
@@ -99,7 +101,7 @@ def op_cost(node: Node, operands: tuple[DType, ...]) -> int:
 
 class Facts:
     """Per-node tables of a program: `cls` (a view that must be copied is a MAP), `users`, `sources`, `numel`, `itemsize`, `nbytes`,
-    `once` (every element has one reader), `cost`, `free` (recomputed at will)."""
+    `once` (every element has one reader), `spread` (which reads it many times), `cost`, `free` (recomputed at will)."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -115,6 +117,7 @@ class Facts:
         self.nbytes: list[int] = [count * size for count, size in zip(self.numel, self.itemsize, strict=True)]
         self.sources: list[tuple[int, ...]] = [self._sources(n) for n in self.nodes]
         self.once: list[bool] = [self._read_once(i) for i in range(len(self.nodes))]
+        self.spread: list[bool] = [self._is_spread(i) for i in range(len(self.nodes))]
         self.cost: list[int] = []
         self.free: list[bool] = []
         self._costs()
@@ -143,6 +146,20 @@ class Facts:
             covered += self.nbytes[u]
         return covered <= self.nbytes[node]
 
+    def _is_spread(self, node: int) -> bool:
+        """Whether what is made of it alone is a row that is evaluated for each of many rows (a vector times a matrix). What is the same along a row
+        is evaluated once for it in any case."""
+        user, shape, count = node, self.nodes[node].shape, self.numel[node]
+        if self.cls[node] is not Class.MAP or not shape or shape[-1] == 1:
+            return False
+        while len(self.users[user]) == 1:
+            user = self.users[user][0]
+            if self.cls[user] not in (Class.MAP, Class.VIEW) or self.nodes[user].shape[-1:] != shape[-1:]:
+                return False
+            if self.cls[user] is Class.MAP and self.numel[user] != count:
+                return self.numel[user] >= MANY_ROWS * count
+        return False
+
     def _class(self, node: Node) -> Class:
         op = node.op
         kind, role = op.kind, op.role
@@ -160,7 +177,8 @@ class Facts:
         if op.routine is None or not node.shape:
             return Class.HOST
         dtype = self.routine_dtype(node)
-        return Class.CONTRACT if dtype in (float32, float64) or (dtype is bfloat16 and op.narrow) else Class.HOST  # where legalization left it
+        native = dtype in (float32, float64) or (op.narrow and (dtype is bfloat16 or (dtype is int8 and node.dtype is int32)))
+        return Class.CONTRACT if native else Class.HOST  # where legalization left it
 
     def routine_dtype(self, node: Node) -> DType:
         """What a routine computes with: positions that it finds are integers in any case."""

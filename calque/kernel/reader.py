@@ -184,26 +184,27 @@ class Reader:
     def worth_recomputing(self, node: int) -> bool:
         """Whether evaluating again where the value is needed costs few instructions and reads no more bytes than the value has.
 
-        A value with a single reader is not evaluated again but later, which costs nothing and saves the store; below a value with several it is
-        evaluated as often as that, which counts if it is expensive (the random bits behind a mask of dropout). One expensive
-        value below may become the thing that is stored instead (tanh(x) instead of 1 + tanh(x) and 1 - tanh(x)^2).
+        A value with a single reader is not evaluated again but later, which costs nothing and saves the store, unless the reader spreads it over
+        many rows; below a value with several it is evaluated as often as that, which counts if it is expensive (the random bits behind a mask of
+        dropout). One expensive value below may become the thing that is stored instead (tanh(x) instead of 1 + tanh(x) and 1 - tanh(x)^2), but not
+        below one that is spread: nothing is left to do for each row.
         """
         facts = self.facts
         if facts.free[node]:
             return True
-        stored, cls, nbytes, once, costs = self.fusion.stored, self.cls, facts.nbytes, facts.once, facts.cost
+        stored, cls, nbytes, costs, once, spread = self.fusion.stored, self.cls, facts.nbytes, facts.cost, facts.once, facts.spread[node]
         if node in stored and nbytes[node] > 8:
             return False
-        if costs[node] > MAX_RECOMPUTE and not once[node]:
+        if costs[node] > MAX_RECOMPUTE and (spread or not once[node]):
             return False
         room, single = nbytes[node], once[node]
-        cost, moved = 0, 0
+        cost, moved = 0, int(spread)
         frontier: dict[int, int] = {}
         stack = [node]
         seen = {node}
         while stack:
             n = stack.pop()
-            own = 0 if once[n] and (single or costs[n] <= MAX_RECOMPUTE) else costs[n]
+            own = 0 if once[n] and not spread and (single or costs[n] <= MAX_RECOMPUTE) else costs[n]
             if own > MAX_RECOMPUTE and n != node and not moved and nbytes[n] <= room:
                 moved = 1
                 frontier[n] = 0  # stored instead of `node`

@@ -134,18 +134,18 @@ def joined(F: Any, op: OpDef, operands: Operands, mapped: Mapped, attrs: Attrs, 
 
 
 def product(F: Any, op: OpDef, operands: Operands, mapped: Mapped, attrs: Attrs, size: int) -> Any:
-    """`matmul`: the slices are a batch dim; rows of many slices times one matrix are the rows of one product, and products of a column and a row are
-    no contraction at all, but fuse with what reads them."""
+    """`matmul` and `int8_matmul`: the slices are a batch dim; rows of many slices times one matrix are the rows of one product, and products of a
+    column and a row of floats are no contraction at all, but fuse with what reads them."""
     (a, b), (first, second) = operands, mapped
-    if first and second and _shape(a)[-1] == 1:
+    if first and second and _shape(a)[-1] == 1 and op.name == "matmul":
         return F.prim("mul", *_aligned(F, operands, mapped))
     if first and not second and b._layout.ndim == 2:
         shape = _shape(a)
-        return F.reshape(F.prim("matmul", F.reshape(a, (prod(shape[:-1]), shape[-1])), b), (*shape[:-1], _shape(b)[-1]))
+        return F.reshape(F.prim(op.name, F.reshape(a, (prod(shape[:-1]), shape[-1])), b), (*shape[:-1], _shape(b)[-1]))
     if second and not first and a._layout.ndim == 2 and b._layout.ndim == 3 and _shape(b)[-1] == 1:  # one matrix times many vectors
         columns = F.reshape(b, _shape(b)[:2])
-        return F.unsqueeze(F.prim("matmul", columns, F.transpose(a, 0, 1)), -1)
-    return F.prim("matmul", *_aligned(F, operands, mapped))
+        return F.unsqueeze(F.prim(op.name, columns, F.transpose(a, 0, 1)), -1)
+    return F.prim(op.name, *_aligned(F, operands, mapped))
 
 
 def _merged(F: Any, x: Any) -> Any:

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from calque.base.errors import ShapeError
+from calque.base.dtypes import DType, int8, int32
+from calque.base.errors import DTypeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes
 from calque.ops import routines
 from calque.ops.batching import convolution, product, weight_gradient
 from calque.ops.forward import multilinear
 from calque.ops.opdef import Attrs, OpDef, Routine, Sample, Vjp, register
-from calque.ops.rules import Array, any_dtype, floating, widen
+from calque.ops.rules import Array, any_dtype, floating, listed, widen
 
 Pair = tuple[int, ...]  # (height, width)
 
@@ -96,6 +97,36 @@ MATMUL = register(
         dtypes=("float32", "float64", "int64", "float16", "bfloat16"),
         complex="holomorphic",
         widens=True,
+        narrow="always",
+        routine=Routine(routines.product, routines.product_flops),
+    )
+)
+
+
+def _int8_dtype(dtypes: Sequence[DType], attrs: Attrs) -> DType:
+    if any(dtype is not int8 for dtype in dtypes):
+        raise DTypeError(f"[int8_matmul] expected two operands of torch.int8, got {listed(dtypes)}; convert them with .to(torch.int8)")
+    return int32
+
+
+def _int8_ref(a: Array, b: Array) -> Array:
+    """In float64, which NumPy multiplies fast and in which such sums are exact."""
+    return np.asarray(np.matmul(a.astype(np.float64), b.astype(np.float64))).astype(np.int64).astype(np.int32)
+
+
+register(
+    OpDef(
+        "int8_matmul",
+        "contract",
+        "Matrix product of int8 with sums of int32, which wrap; batch dims broadcast.",
+        2,
+        shape=_matmul_shape,
+        dtype=_int8_dtype,
+        batch=product,
+        ref=_int8_ref,
+        samples=MATMUL.samples,
+        dtypes=("int8",),
+        wraps=True,
         narrow="always",
         routine=Routine(routines.product, routines.product_flops),
     )

@@ -144,6 +144,8 @@ CASES = [
     Case("bert", Bert, _padded, {"x": {0: B, 1: T}, "padding": {0: B, 1: T}}, (2, 7), [(1, 5), (4, 3)]),
     Case("sums", Sums, lambda n, t: (calque.randn(n, 8, t),), {"x": {0: B, 2: calque.Dim("time", 3, 64)}}, (2, 16), [(3, 12), (1, 64)]),
     Case("int8", lambda: nn.utils.quantize_(Gpt()), _tokens, {"tokens": {0: B, 1: T}}, (2, 9), [(1, 1), (1, 3), (4, 1), (2, 30)]),
+    Case("int8_dynamic", lambda: nn.utils.quantize_(Bert(), dynamic=True), _padded, {"x": {0: B, 1: T}, "padding": {0: B, 1: T}}, (2, 7),
+         [(1, 1), (1, 5), (4, 3)]),
     Case("resnet", lambda: resnet18(num_classes=10), lambda n: (calque.randn(n, 3, 32, 32),), {"x": {0: B}}, (2,), [(1,)]),
 ]  # fmt: skip
 

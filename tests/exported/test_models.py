@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 import calque
+from calque.base.errors import AutogradError
 from tests.exported.models import CASES, Case, apart, tensors
+
+LEARNING = [case for case in CASES[:-1] if case.name != "int8_dynamic"]
 
 
 def made(case: Case) -> Any:
@@ -46,7 +49,7 @@ def test_an_export_is_the_model(case: Case) -> None:
         assert apart(dict(before.named_buffers()), dict(model.named_buffers())) < 1e-5 if case.train else True
 
 
-@pytest.mark.parametrize("case", CASES[:-1], ids=[c.name for c in CASES[:-1]])
+@pytest.mark.parametrize("case", LEARNING, ids=[c.name for c in LEARNING])
 def test_gradients_flow_through_an_export(case: Case) -> None:
     model, inputs = made(case), case.inputs(*case.sizes[-1])
     exported = again(calque.export(model, case.inputs(*case.example), case.dynamic))
@@ -55,6 +58,28 @@ def test_gradients_flow_through_an_export(case: Case) -> None:
     grads = {name: p.grad for name, p in exported.named_parameters()}
     for name, p in model.named_parameters():
         assert p.grad is not None and apart(grads[name], p.grad) < 2e-5, name
+
+
+@pytest.mark.parametrize("way", ["dynamic int8", "fake_quantize"])
+def test_gradients_past_a_rounding_are_refused(way: str) -> None:
+    """They are no derivatives of what the program computes, which would be zeros and leave parts of sums out."""
+
+    class Rounded(calque.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = calque.nn.Linear(4, 4)
+            self.rest = calque.nn.utils.quantize_(calque.nn.Linear(4, 4), dynamic=True)
+
+        def forward(self, x: Any) -> Any:
+            x = self.first(x)
+            return x + (self.rest(x) if way == "dynamic int8" else calque.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127))
+
+    model, x = Rounded(), calque.randn(3, 4)
+    exported = again(calque.export(model, x))
+    assert apart(exported(x), model(x)) < 1e-6
+    model(x).sum().backward()
+    with pytest.raises(AutogradError, match="does not require grad"):
+        exported(x).sum().backward()
 
 
 def test_an_export_is_hybridized_copied_and_exported_again() -> None:

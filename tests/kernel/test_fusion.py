@@ -78,6 +78,22 @@ def test_rows_are_walked_in_order_whatever_follows_their_sum() -> None:
     assert len(steps) == 1 and isinstance(steps[0], Loop) and steps[0].kernel.vector == "r"
 
 
+@pytest.mark.parametrize("rows", [4, 384])
+def test_what_is_dear_is_not_computed_for_every_row_of_a_matrix(rows: int) -> None:
+    """erf of a vector before its product with a matrix: once for each of 384 rows took seven times as long as the product."""
+    b = Build()
+    x = b.input((1536,))
+    y = b.mul(x, plus(b, b.erf(b.mul(x, b.constant(0.7))), b.constant(1.0)))
+    steps = compiled(b.program(b.sum(b.mul(b.reshape(y, (1, 1536)), b.input((rows, 1536))), attrs=((1,), False)))).steps
+    assert len(steps) == (2 if rows > 16 else 1)
+
+
+def test_a_cheap_vector_is_computed_where_rows_need_it() -> None:
+    b = Build()
+    y = plus(b, b.input((140, 800)), b.reshape(plus(b, b.input((800,)), b.input((800,))), (1, 800)))
+    assert len(compiled(b.program(y)).steps) == 1
+
+
 def test_elementwise_chain_is_one_kernel() -> None:
     b = Build()
     x = y = b.input((5, 7))

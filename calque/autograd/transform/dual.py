@@ -255,7 +255,7 @@ class DualFrame(Frame):
             raise Whole(self)
         return self.below(on_host, op, function, [p for p, _ in pairs], shapes)  # type: ignore[no-any-return]
 
-    def by_formula(self, inputs: tuple[Tensor, ...], out: Tensor, backward: Callable[[Any], tuple[Any, ...]]) -> Tensor:
+    def by_formula(self, inputs: tuple[Tensor, ...], out: Tensor, backward: Callable[[Any], tuple[Any, ...]], straight: bool) -> Tensor:
         """A formula says more than the operations do where these have no derivative: it is linear in g, and its own gradient the tangent."""
         value = self.pair(out)[0]
         tangents = [self.pair(x)[1] for x in inputs]

@@ -163,8 +163,8 @@ class Frame:
         if isinstance(self.outer, Frame):
             self.outer.born(storage)
 
-    def by_formula(self, inputs: tuple[Tensor, ...], out: Tensor, backward: Callable[[Any], tuple[Any, ...]]) -> Tensor:
-        """The result of a function of `inputs` whose gradient has a formula of its own."""
+    def by_formula(self, inputs: tuple[Tensor, ...], out: Tensor, backward: Callable[[Any], tuple[Any, ...]], straight: bool) -> Tensor:
+        """The result of a function of `inputs` whose gradient has a formula of its own; `straight`: which is not its derivative."""
         return out
 
     def unwrapped(self, t: Tensor) -> Tensor:

@@ -59,6 +59,13 @@ class TargetInfo:
         return self.vector_bytes == 64 and "avx512bf16" in self.enabled
 
     @property
+    def int8_depth(self) -> int:
+        """How many successive k of int8 are multiplied at once and added to one int32."""
+        if not self.triple.startswith(("x86_64", "i686")):
+            return 1
+        return 4 if self.vector_bytes == 64 and "avx512vnni" in self.enabled else 2
+
+    @property
     def key(self) -> str:
         """Text that differs whenever generated code may differ."""
         return f"{self.name}|{self.triple}|{self.processor}|{self.features}|{self.vector_bytes}"

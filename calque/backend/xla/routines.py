@@ -37,6 +37,10 @@ class Routines:
             return self.jnp.matmul(a.astype(np.int32), b.astype(np.int32)) != 0
         return self.jnp.matmul(a, b, precision=self.precision)
 
+    def int8_matmul(self, a: Value, b: Value) -> Value:
+        """Sums of int32."""
+        return self.jnp.matmul(a, b, preferred_element_type=np.int32)
+
     def product(self, a: Value, b: Value) -> Value:
         """A product inside of another routine."""
         return self.jnp.matmul(a, b, precision=self.precision)

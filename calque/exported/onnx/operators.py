@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from calque import functional as T
-from calque.base.dtypes import bool_, float32, float64, int32, int64, uint8
+from calque.base.dtypes import bool_, float32, float64, int8, int32, int64, uint8
 from calque.exported.onnx.table import BY_TYPE, COMPARED, REDUCED, ROUNDED, SAME
 from calque.exported.onnx.values import OPERATORS, Call, Operator, Refused, dtype_of_kind, folded, operator, small, whole
-from calque.functional.common import cast
+from calque.functional.common import cast, prim
 from calque.functional.einsum import einsum
 from calque.nn import functional as F
 
@@ -292,6 +292,8 @@ def _einsum(c: Call) -> Any:
 
 @operator("MatMulInteger")
 def _product_of_integers(c: Call) -> Any:
+    if not (c.has(2) or c.has(3)) and all(c.value(k).dtype is int8 and len(c.value(k).shape) > 1 for k in (0, 1)):
+        return prim("int8_matmul", c.t(0), c.t(1))
     a, b = (shifted(c, k, k + 2, -2 if k == 0 else -1) for k in (0, 1))
     return cast(T.matmul(a, b), int32)
 

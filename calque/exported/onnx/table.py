@@ -265,5 +265,5 @@ TABLE: dict[str, Maker] = {
     "index_put": _write("index_put", "none"), "index_add": _write("index_add", "add"), "scatter": _write("scatter", "none"),
     "scatter_add": _write("scatter_add", "add"), "conv2d": _conv, "conv2d_input_grad": _conv_transpose,
     "attention": _attention, "attention_masked": _attention, "lstm": _lstm, "argsort": _sorted, "ranked": _sorted, "cumsum": _cumsum,
-    "outside": _outside,
+    "outside": _outside, "int8_matmul": _plain("MatMulInteger"),
 }  # fmt: skip

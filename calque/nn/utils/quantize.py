@@ -1,4 +1,5 @@
-"""Linear layers whose weights are kept as int8: a quarter of the memory, and of what decoding one token at a time has to read."""
+"""Linear layers whose weights are kept as int8: a quarter of the memory, and of what decoding one token at a time has to read. Activations stay
+floats, or are rounded to int8 row by row, so that products are of integers."""
 
 from __future__ import annotations
 
@@ -7,10 +8,12 @@ from math import prod
 from typing import Any
 
 from calque import functional as T
-from calque.autograd.autocast import is_autocast_enabled
-from calque.base.dtypes import float32, int8
+from calque.autograd.autocast import get_autocast_dtype, is_autocast_enabled
+from calque.base.dtypes import FInfo, float32, int8, int32
 from calque.base.errors import ArgumentError
 from calque.base.text import described
+from calque.functional.common import prim
+from calque.functional.math import with_formula
 from calque.nn import functional as F
 from calque.nn.module import Module
 from calque.nn.modules.linear import Linear
@@ -30,6 +33,10 @@ class Int8Linear(Module):
     `quantize_` makes them; `Int8Linear(in_features, out_features)` has a weight of zeros, for `load_state_dict`. The weight is not trained; bias
     and input have gradients. `dequantize()` gives the weight as floats.
 
+    dynamic: whether inputs are rounded to int8, too: each row to its largest absolute value / 127 times integers. The product is then one of
+    integers, whose sums are exact (int32), so that a row gives the same numbers alone as among others and on every processor. Its gradient is that
+    of the layer that does not round its input. A row that is not finite gives NaN.
+
     >>> import calque
     >>> layer = calque.nn.utils.quantize_(calque.nn.Linear(3, 2))
     >>> layer
@@ -42,11 +49,12 @@ class Int8Linear(Module):
     out_features: int
     weight_int8: Tensor
     weight_scale: Tensor
+    dynamic: bool
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, dynamic: bool = False) -> None:
         super().__init__()
         extents("Int8Linear", in_features=in_features, out_features=out_features)
-        self.in_features, self.out_features = int(in_features), int(out_features)
+        self.in_features, self.out_features, self.dynamic = int(in_features), int(out_features), bool(dynamic)
         self.register_buffer("weight_int8", T.zeros((out_features, in_features), dtype=int8))
         self.register_buffer("weight_scale", T.ones((out_features,)))
         self.register_parameter("bias", Parameter(T.zeros((out_features,))) if bias else None)
@@ -56,7 +64,12 @@ class Int8Linear(Module):
         return self.weight_int8.to(self.weight_scale.dtype) * T.unsqueeze(self.weight_scale, -1)
 
     def forward(self, input: Tensor) -> Tensor:
-        if prod(input.shape[:-1]) == 1 and input.shape[-1] == self.in_features and not is_autocast_enabled():
+        fits = input.ndim > 0 and input.shape[-1] == self.in_features
+        if self.dynamic and fits and input.dtype.is_floating_point:
+            out = self._of_integers(input)
+            kind = get_autocast_dtype("cpu") if is_autocast_enabled() else out.dtype
+            return (out if self.bias is None else out + self.bias).to(kind)
+        if fits and prod(input.shape[:-1]) == 1 and not is_autocast_enabled():
             # One loop converts each weight where it multiplies it. That pays for up to four rows, but then an export whose sizes are free has a
             # program for each way in which these are small.
             wide = float32 if input.dtype.itemsize < 4 else input.dtype
@@ -67,16 +80,39 @@ class Int8Linear(Module):
         out = out * self.weight_scale.to(out.dtype)
         return out if self.bias is None else out + self.bias.to(out.dtype)
 
+    def _of_integers(self, input: Tensor) -> Tensor:
+        """The product for inputs that are rounded row by row. Its sums are integers, so it is the same for one row, where they are a loop over the
+        weights as they lie, and for many."""
+        weight, factor = self.weight_int8, self.weight_scale
+
+        def value() -> Tensor:
+            count, wide = prod(input.shape[:-1]), input.dtype if input.dtype.itemsize > factor.dtype.itemsize else factor.dtype
+            rows = T.reshape(input, (count, self.in_features)).to(wide)
+            scale = T.clamp(T.amax(T.abs(rows), -1, keepdim=True) / LARGEST, FInfo(wide).tiny)  # its inverse is finite
+            whole = T.round(rows * (1 / scale)).to(int8)
+            if count == 1:
+                sums = T.sum(T.unsqueeze(whole.to(int32), -2) * weight.to(int32), -1, dtype=int32)
+            else:
+                sums = prim("int8_matmul", whole, T.t(weight))
+            out = sums.to(wide) * (scale * factor)
+            return T.reshape(out, (*input.shape[:-1], self.out_features)).to(input.dtype)
+
+        def backward(g: Any) -> tuple[Tensor]:
+            return (T.matmul(g * factor.to(g.dtype), weight.to(g.dtype)),)
+
+        return with_formula("Int8LinearBackward0", (input,), value, backward, straight=True)
+
     def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        dynamic = ", dynamic=True" if self.dynamic else ""
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}{dynamic}"
 
 
-def quantize_(model: Module, filter_fn: Callable[[Module, str], bool] | None = None) -> Module:
-    """Make every `Linear` of a model an `Int8Linear`, in place, and return the model: weights become int8, activations stay what they are.
+def quantize_(model: Module, filter_fn: Callable[[Module, str], bool] | None = None, *, dynamic: bool = False) -> Module:
+    """Make every `Linear` of a model an `Int8Linear`, in place, and return the model: weights become int8.
 
     model: any module; itself, if it is a `Linear`. filter_fn: called with a `Linear` and its name in the model; those for which it is false keep
     their weights. By default all are converted, but for subclasses of `Linear` (such as the last layer of `MultiheadAttention`) and layers whose
-    weight is parametrized.
+    weight is parametrized. dynamic: whether activations are rounded to int8 as well, each row when it is there.
 
     The weight of an output feature is its largest absolute value / 127 times integers from -127 to 127, rounded to the nearest. A weight that is
     shared with another layer stays what it is there. Optimizers that were made before hold the old parameters.
@@ -84,7 +120,7 @@ def quantize_(model: Module, filter_fn: Callable[[Module, str], bool] | None = N
     Raises `ArgumentError` if there is no such layer, or a weight is not there yet (lazy layers), is no float, or is not finite; then nothing has
     changed.
 
-    Source: torchao's `quantize_(model, Int8WeightOnlyConfig())`.
+    Source: torchao's `quantize_(model, Int8WeightOnlyConfig())`; with dynamic=True `Int8DynamicActivationInt8WeightConfig()`.
 
     >>> import calque
     >>> model = calque.nn.Sequential(calque.nn.Linear(64, 64), calque.nn.ReLU(), calque.nn.Linear(64, 10))
@@ -106,6 +142,7 @@ def quantize_(model: Module, filter_fn: Callable[[Module, str], bool] | None = N
     for (_, layer), (whole, scale) in zip(chosen, made, strict=True):
         del layer.weight
         layer.__class__ = Int8Linear  # type: ignore[assignment]
+        layer.dynamic = bool(dynamic)
         layer.register_buffer("weight_int8", whole)
         layer.register_buffer("weight_scale", scale)
     return model

@@ -24,6 +24,7 @@ from calque.backend.cpu.contract.target import (
     AVX2,
     AVX512,
     AVX512_BF16,
+    AVX512_VNNI,
     NEON,
     SCRATCH_BYTES,
     SSE,
@@ -33,6 +34,6 @@ from calque.backend.cpu.contract.target import (
 )
 from calque.backend.cpu.contract.ways import CALLERS, FUNCTIONS, narrow, suits_pairs, ways_of
 
-__all__ = ["AVX2", "AVX512", "AVX512_BF16", "CALLERS", "CHOSEN", "DTYPES", "FUNCTIONS", "NEON", "ROUTINES", "SCRATCH_BYTES", "SSE",
+__all__ = ["AVX2", "AVX512", "AVX512_BF16", "AVX512_VNNI", "CALLERS", "CHOSEN", "DTYPES", "FUNCTIONS", "NEON", "ROUTINES", "SCRATCH_BYTES", "SSE",
            "Contraction", "Conv2d", "Conv2dInputGrad", "Conv2dWeightGrad", "Matmul", "PlainUnit", "VectorUnit", "candidates", "contraction",
            "expected", "is_native", "is_tight", "module_ir", "narrow", "suits_pairs", "symbol", "target_for_features", "ways_of"]

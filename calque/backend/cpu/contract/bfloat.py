@@ -6,25 +6,20 @@ The blocked product of ``gemm.py`` runs on packed panels of 32-bit elements. Whe
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from calque.backend.cpu.contract.bfloat_conv import bfloat_convolutions
 from calque.backend.cpu.contract.builder import Builder, Value, declarations
-from calque.backend.cpu.contract.gemm import gemm_grid, gemm_parameters, gemm_part, matmul_entry, packed_depth, row_group
+from calque.backend.cpu.contract.gemm import gemm_grid, gemm_part, matmul_entry, row_group
 from calque.backend.cpu.contract.halves import as_vector, half_declarations, load_words, store_rounded, upper, words
 from calque.backend.cpu.contract.micro import outer_kernels
+from calque.backend.cpu.contract.narrow import gemm, pack_tall, pack_wide
 from calque.backend.cpu.contract.pack import copy_out, transpose
-from calque.backend.cpu.contract.panels import first_row
 from calque.backend.cpu.contract.target import Blocking
-
-DEPTH_AT_ONCE = 32
-"""Values of k that are packed for all panels before the next ones, when lanes are contiguous: their lines stay near."""
 
 
 def bfloat_module(blocking: Blocking) -> str:
     """IR text of the contractions of bfloat16."""
-    parts = (declarations, half_declarations, outer_kernels, copy_out, _pack_lanes, _pack_wide, _pack_tall, _round_out, _tile,
-             row_group, gemm_part, gemm_grid, _gemm, matmul_entry, bfloat_convolutions)
+    parts = (declarations, half_declarations, outer_kernels, copy_out, _pack_lanes, pack_wide, pack_tall, _round_out, _tile,
+             row_group, gemm_part, gemm_grid, gemm, matmul_entry, bfloat_convolutions)
     return "\n".join(part(blocking) for part in parts)
 
 
@@ -96,53 +91,6 @@ def _pack_elements(b: Builder, first: Value, per: int) -> None:
         b.store(b.let(f"bitcast i32 {value} to float"), b.at("%target", b.add(b.mul(element, "%target_step"), lane)))
 
 
-def _each_stretch(b: Builder, lane_step: str, depth_step: str, source: str,
-                  pack: Callable[[str, Value, Value], None]) -> None:
-    """``pack(source, packed element, length)`` for stretches of k; the whole of k when lanes are not contiguous."""
-    stretch = b.select(b.compare("eq", lane_step, 1), DEPTH_AT_ONCE, b.max("%depth", 1))
-    with b.loop(0, "%depth", stretch) as start:
-        pack(b.operand_at(source, b.mul(start, depth_step)), packed_depth(b, start),
-             b.min(stretch, b.sub("%depth", start)))
-
-
-def _pack_wide(blocking: Blocking) -> str:
-    """Columns of B into panels ``tile_columns`` wide and ``panel_step`` packed elements apart."""
-    b = Builder("pack_wide", ("ptr %source", "i64 %lane_step", "i64 %depth_step", "i64 %count", "i64 %depth",
-                              "ptr %target", "i64 %panel_step"), blocking, attributes="noinline")
-    width, lanes = blocking.tile_columns, blocking.lanes
-
-    def pack(source: str, element: Value, length: Value) -> None:
-        with b.loop(0, "%count", lanes) as column:
-            place = b.dot((b.div(column, width), "%panel_step"), (b.rem(column, width), 1), (element, width))
-            b.call("pack_lanes", f"ptr {b.operand_at(source, b.mul(column, '%lane_step'))}", "i64 %lane_step",
-                   "i64 %depth_step", f"i64 {b.min(b.sub('%count', column), lanes)}", f"i64 {length}",
-                   f"ptr {b.at('%target', place)}", f"i64 {width}")
-
-    _each_stretch(b, "%lane_step", "%depth_step", "%source", pack)
-    return b.text()
-
-
-def _pack_tall(blocking: Blocking) -> str:
-    """Rows of A as panels low..high, one after the other."""
-    b = Builder("pack_tall", ("ptr %a", "i64 %a_row", "i64 %a_depth", "i64 %low", "i64 %high", "i64 %base", "i64 %extra",
-                              "i64 %depth", "ptr %target"), blocking, attributes="noinline")
-    stride, lanes = blocking.row_stride, blocking.lanes
-    size = b.mul(packed_depth(b, "%depth"), stride)
-
-    def pack(source: str, element: Value, length: Value) -> None:
-        with b.loop("%low", "%high") as panel:
-            row = first_row(b, panel)
-            count = b.sub(first_row(b, b.add(panel, 1)), row)
-            target = b.at("%target", b.dot((b.sub(panel, "%low"), size), (element, stride)))
-            with b.loop(0, count, lanes) as lane:
-                b.call("pack_lanes", f"ptr {b.operand_at(source, b.mul(b.add(row, lane), '%a_row'))}", "i64 %a_row",
-                       "i64 %a_depth", f"i64 {b.min(b.sub(count, lane), lanes)}", f"i64 {length}",
-                       f"ptr {b.at(target, lane)}", f"i64 {stride}")
-
-    _each_stretch(b, "%a_row", "%a_depth", "%a", pack)
-    return b.text()
-
-
 def _round_out(blocking: Blocking) -> str:
     """Float32 sums, rows ``sums_row`` apart, rounded to the nearest bfloat16 (ties to even) into C."""
     b = Builder("round_out", ("ptr %sums", "i64 %sums_row", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row"),
@@ -181,18 +129,4 @@ def _tile(blocking: Blocking) -> str:
             b.call("round_out", "ptr %sums", "i64 %sums_row", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row")
 
     b.cases((alone, straight), default=add_up)
-    return b.text()
-
-
-def _gemm(blocking: Blocking) -> str:
-    """A single column is computed as a single row: its elements lie side by side."""
-    parameters = gemm_parameters(blocking)
-    b = Builder("gemm", parameters, blocking, attributes="noinline")
-    b.return_when(b.either(b.compare("eq", "%rows", 0), b.compare("eq", "%columns", 0)))
-    kinds = {parameter.split()[-1]: parameter.split()[0] for parameter in parameters}
-    mirror = {"%a": "%b", "%a_row": "%b_column", "%a_depth": "%b_depth", "%c_row": "%c_column", "%rows": "%columns"}
-    mirror |= {value: key for key, value in mirror.items()}
-    swap = b.compare("eq", "%columns", 1)
-    values = {name: b.select(swap, mirror[name], name, kind) if name in mirror else name for name, kind in kinds.items()}
-    b.call("gemm_grid", *[f"{kind} {values[name]}" for name, kind in kinds.items()])
     return b.text()

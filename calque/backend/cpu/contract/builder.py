@@ -147,8 +147,13 @@ class Builder:
         return pointer if index == 0 else self.let(f"getelementptr {self.element}, ptr {pointer}, i64 {index}", "p")
 
     def operand_at(self, pointer: str, index: Value) -> str:
-        """Address of element ``index`` of an operand or a result, which may be narrower than what is computed with."""
+        """Address of element ``index`` of an operand, which may be narrower than what is computed with."""
         kind = self.blocking.storage
+        return pointer if index == 0 else self.let(f"getelementptr {kind}, ptr {pointer}, i64 {index}", "p")
+
+    def result_at(self, pointer: str, index: Value) -> str:
+        """Address of element ``index`` of a result."""
+        kind = self.blocking.stored_result
         return pointer if index == 0 else self.let(f"getelementptr {kind}, ptr {pointer}, i64 {index}", "p")
 
     def byte_at(self, pointer: str, index: Value) -> str:
@@ -229,6 +234,11 @@ class Builder:
     def fence(self, value: str) -> str:
         """The same vector, through which LLVM does not look: walking up trees of shuffles, in search of better ones, takes most of the time of
         compiling them. No instruction stands for it."""
+        if self.element == "i32":  # the fence is one of floats
+            floats = f"<{self.blocking.lanes} x float>"
+            given = self.let(f"bitcast {self.vector} {value} to {floats}")
+            kept = self.let(f"call {floats} @llvm.arithmetic.fence.v{self.blocking.lanes}f32({floats} {given})")
+            return self.let(f"bitcast {floats} {kept} to {self.vector}")
         return self.let(f"call {self.vector} @llvm.arithmetic.fence.{self._suffix}({self.vector} {value})")
 
     def fma(self, a: str, b: str, c: str) -> str:
@@ -236,13 +246,30 @@ class Builder:
         return self.let(self.product(a, b, c))
 
     def product(self, a: str, b: str, c: str) -> str:
-        """The instruction for a * b + c; lanes of ``a`` and ``b`` that hold pairs add the products of both halves."""
+        """The instruction for a * b + c; lanes of ``a`` and ``b`` that hold several values add the products of all."""
         v = self.vector
+        if self.element == "i32":
+            return self._whole_product(a, b, c)
         if not self.blocking.pairs:
             return f"call {v} @llvm.fmuladd.{self._suffix}({v} {a}, {v} {b}, {v} {c})"
         halves = f"<{2 * self.blocking.lanes} x bfloat>"
         first, second = (self.let(f"bitcast {v} {value} to {halves}") for value in (a, b))
         return f"call {v} @{PAIR_PRODUCT}({v} {c}, {halves} {first}, {halves} {second})"
+
+    def _whole_product(self, a: str, b: str, c: str) -> str:
+        """The same for integers: of four ``b`` is unsigned, two are of 16 bits."""
+        v, lanes, depth = self.vector, self.blocking.lanes, self.blocking.per_element
+        if depth == 4:
+            return f"call {v} @{QUAD_PRODUCT}({v} {c}, {v} {b}, {v} {a})"
+        if depth == 1:
+            return f"add {v} {self.let(f'mul {v} {a}, {b}')}, {c}"
+        halves = f"<{2 * lanes} x i16>"
+        first, second = (self.let(f"bitcast {v} {value} to {halves}") for value in (a, b))
+        return f"add {v} {self.let(f'call {v} @{HALF_PRODUCTS[lanes]}({halves} {first}, {halves} {second})')}, {c}"
+
+    def plus(self, a: str, b: str, kind: str = "") -> str:
+        """a + b of vectors, or of another kind."""
+        return self.let(f"{'add' if self.element == 'i32' else 'fadd'} {kind or self.vector} {a}, {b}")
 
     def lanes_between(self, low: Value, high: Value) -> str:
         """The mask of lanes ``low <= lane < high``; the bounds lie in -2^31..2^31."""
@@ -381,6 +408,9 @@ def passed_on(parameters: Sequence[str]) -> list[str]:
 
 
 PAIR_PRODUCT = "llvm.x86.avx512bf16.dpbf16ps.512"
+QUAD_PRODUCT = "llvm.x86.avx512.vpdpbusd.512"
+HALF_PRODUCTS = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
+"""Of vectors with so many sums: products of int16, two and two added up."""
 
 
 def declarations(blocking: Blocking) -> str:
@@ -398,16 +428,34 @@ def declarations(blocking: Blocking) -> str:
         "declare i64 @llvm.smin.i64(i64, i64)",
         "declare i64 @llvm.smax.i64(i64, i64)",
         f"declare <{lanes} x i64> @llvm.smin.v{lanes}i64(<{lanes} x i64>, <{lanes} x i64>)",
-        f"declare {vector} @llvm.fmuladd.{suffix}({vector}, {vector}, {vector})",
-        f"declare {vector} @llvm.arithmetic.fence.{suffix}({vector})",
-        f"declare {element} @llvm.vector.reduce.fadd.{suffix}({element}, {vector})",
+        *_arithmetic(blocking, vector, suffix),
         f"declare {vector} @llvm.masked.load.{suffix}.p0(ptr, i32, {mask}, {vector})",
         f"declare void @llvm.masked.store.{suffix}.p0({vector}, ptr, i32, {mask})",
         f"declare void @llvm.masked.store.v{lanes}i64.p0(<{lanes} x i64>, ptr, i32, {mask})",
         f"declare {vector} @llvm.masked.gather.{suffix}.v{lanes}p0(<{lanes} x ptr>, i32, {mask}, {vector})",
         *half,
-        *([f"declare {vector} @{PAIR_PRODUCT}({vector}, <{2 * lanes} x bfloat>, <{2 * lanes} x bfloat>)"] if blocking.pairs else []),
         "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
         f'attributes #0 = {{ nounwind "prefer-vector-width"="{8 * blocking.target.vector_bytes}" }}',
         "",
     ])
+
+
+def _arithmetic(blocking: Blocking, vector: str, suffix: str) -> list[str]:
+    """Those that compute."""
+    lanes, element = blocking.lanes, blocking.element
+    if element == "i32":
+        floats, halves = f"<{lanes} x float>", f"<{2 * lanes} x i16>"
+        found = [f"declare {floats} @llvm.arithmetic.fence.v{lanes}f32({floats})"]
+        if blocking.per_element == 4:
+            found.append(f"declare {vector} @{QUAD_PRODUCT}({vector}, {vector}, {vector})")
+        if blocking.per_element == 2:
+            found.append(f"declare {vector} @{HALF_PRODUCTS[lanes]}({halves}, {halves})")
+        return found
+    found = [
+        f"declare {vector} @llvm.fmuladd.{suffix}({vector}, {vector}, {vector})",
+        f"declare {vector} @llvm.arithmetic.fence.{suffix}({vector})",
+        f"declare {element} @llvm.vector.reduce.fadd.{suffix}({element}, {vector})",
+    ]
+    if blocking.pairs:
+        found.append(f"declare {vector} @{PAIR_PRODUCT}({vector}, <{2 * lanes} x bfloat>, <{2 * lanes} x bfloat>)")
+    return found

@@ -98,6 +98,14 @@ def strided_tile(blocking: Blocking, beside: bool = False) -> str:
     return b.text()
 
 
+def chained_tile(blocking: Blocking) -> str:
+    """The same of sums that are exact, and so are one chain of additions."""
+    b = Builder("strided_tile", ("i64 %rows", "i64 %columns", "i64 %depth", "ptr %a", "ptr %b", "i64 %b_step", "ptr %c", "i64 %c_row",
+                                 "i64 %c_column", "i1 %accumulate"), blocking, attributes="noinline")
+    _strided_chain(b, "outer", ("i64 %depth", "ptr %a"), "%b", "%accumulate")
+    return b.text()
+
+
 def _strided_chain(b: Builder, family: str, left: tuple[str, ...], right: str, accumulate: str) -> None:
     """One chain of additions of such a tile: what lies left of B, where B begins, whether C is added to."""
     blocking = b.blocking
@@ -136,17 +144,17 @@ PRODUCT = ("ptr %private", "ptr %a", "i64 %a_row", "i64 %a_depth", "ptr %b", "i6
 GEMM_PARAMETERS = ("i64 %thread", "i64 %threads", *PRODUCT, "i64 %block", "i64 %cut", "i64 %near")
 """The last three are the words of :mod:`schedule`."""
 SUMS = ("ptr %sums", "i64 %sums_row")
-"""Where a product of narrow elements that takes several blocks of k keeps its sums (the second: step between rows)."""
+"""Where a product whose sums are rounded keeps them if it takes several blocks of k (the second: step between rows)."""
 
 
 def gemm_parameters(blocking: Blocking) -> tuple[str, ...]:
     """Parameters of every function that computes a product or one thread's part of it."""
-    return (*GEMM_PARAMETERS, *SUMS) if blocking.narrow else GEMM_PARAMETERS
+    return (*GEMM_PARAMETERS, *SUMS) if blocking.rounded else GEMM_PARAMETERS
 
 
 def _sums_at(b: Builder, row: Value, column: Value) -> tuple[str, ...]:
     """The arguments for :data:`SUMS` of a part of C that begins at (row, column)."""
-    if not b.blocking.narrow:
+    if not b.blocking.rounded:
         return ()
     return f"ptr {b.at('%sums', b.dot((row, '%sums_row'), (column, 1)))}", "i64 %sums_row"
 
@@ -179,7 +187,7 @@ def gemm_grid(blocking: Blocking) -> str:
     begin(b, "%private", low, left)
     b.return_when(b.either(b.compare("sge", low, high), b.compare("sge", left, right)))
     a, right_part = b.operand_at("%a", b.mul(low, "%a_row")), b.operand_at("%b", b.mul(left, "%b_column"))
-    c = b.operand_at("%c", b.dot((low, "%c_row"), (left, "%c_column")))
+    c = b.result_at("%c", b.dot((low, "%c_row"), (left, "%c_column")))
     b.call("gemm_part", "ptr %private", f"ptr {a}", "i64 %a_row", "i64 %a_depth", f"ptr {right_part}", "i64 %b_depth",
            "i64 %b_column", f"ptr {c}", "i64 %c_row", "i64 %c_column", f"i64 {b.sub(high, low)}",
            f"i64 {b.sub(right, left)}", "i64 %depth", f"i64 {blocks}", "i64 %near", *_sums_at(b, low, left))
@@ -202,7 +210,7 @@ def _blocks(b: Builder) -> Value:
 
 def gemm_part(blocking: Blocking) -> str:
     """One thread's rectangle, cut so that a chunk of packed B stays in the second-level cache."""
-    parameters = (*PRODUCT, "i64 %blocks", "i64 %near", *(SUMS if blocking.narrow else ()))
+    parameters = (*PRODUCT, "i64 %blocks", "i64 %near", *(SUMS if blocking.rounded else ()))
     b = Builder("gemm_part", parameters, blocking, attributes="noinline")
     item, width, blocks = blocking.item_bytes, blocking.tile_columns, "%blocks"
     longest = packed_depth(b, b.add(b.ceil_div("%depth", blocks), blocking.lanes))
@@ -220,7 +228,7 @@ def gemm_part(blocking: Blocking) -> str:
     room = b.max(b.div(COLUMN_CHUNK_BYTES // item, panel_step), 1)
     chunks = b.ceil_div(column_panels, room)
     several = b.compare("sgt", chunks, 1)
-    row_step = b.mul(longest, blocking.row_stride)
+    row_step = panel_elements(b, longest)
     group = b.clamp(b.div(ROW_GROUP_BYTES // item, row_step), 1, row_panels)
     fits = b.max(b.mul(b.div(b.div(PACKED_ROWS_BYTES // item, row_step), group), group), group)
     row_chunk = b.select(several, fits, row_panels)
@@ -239,9 +247,9 @@ def gemm_part(blocking: Blocking) -> str:
             # Panels packed for the first chunk of columns are kept for the others.
             slot = b.select(several, b.mul(b.sub(panel, top), row_step), 0)
             a = b.operand_at("%a", b.mul(start, "%a_depth"))
-            c = b.operand_at("%c", b.mul(column, "%c_column"))
+            c = b.result_at("%c", b.mul(column, "%c_column"))
             sums = _sums_at(b, 0, column)
-            if blocking.narrow:
+            if blocking.rounded:
                 sums += (f"i1 {b.compare('eq', b.add(start, length), '%depth')}",)
             panels = (f"i64 {panel}", f"i64 {b.min(b.add(panel, group), bottom)}", f"i64 {base}", f"i64 {extra}", "ptr %private",
                       f"i64 {panel_step}", f"ptr {c}", "i64 %c_row", "i64 %c_column")
@@ -273,7 +281,13 @@ def stays(b: Builder, chunks: Value, base: Value, a_row: Value, a_depth: Value) 
 
 def packed_depth(b: Builder, depth: Value) -> Value:
     """Packed elements that hold ``depth`` values of k."""
-    return b.ceil_div(depth, 2) if b.blocking.pairs else depth
+    per = b.blocking.per_element
+    return b.ceil_div(depth, per) if per > 1 else depth
+
+
+def panel_elements(b: Builder, packed: Value) -> Value:
+    """Elements of a panel of A with so many packed elements of k: also what its sums begin with, if they do not with zero."""
+    return b.mul(b.add(packed, 1) if b.blocking.shifted else packed, b.blocking.row_stride)
 
 
 def rows_beside(blocking: Blocking) -> str:
@@ -322,10 +336,10 @@ def row_group(blocking: Blocking) -> str:
     b = Builder("row_group", ("ptr %packed", "i1 %fresh", "ptr %a", "i64 %a_row", "i64 %a_depth", "i64 %low", "i64 %high",
                               "i64 %base", "i64 %extra", "ptr %b", "i64 %b_panel", "ptr %c", "i64 %c_row",
                               "i64 %c_column", "i64 %columns", "i64 %depth", "i1 %accumulate",
-                              *((*SUMS, "i1 %last") if blocking.narrow else ())), blocking, attributes="noinline")
+                              *((*SUMS, "i1 %last") if blocking.rounded else ())), blocking, attributes="noinline")
     width = blocking.tile_columns
     packed = packed_depth(b, "%depth")
-    panel_step = b.mul(packed, blocking.row_stride)
+    panel_step = panel_elements(b, packed)
     with b.when("%fresh"):
         b.call("pack_tall", "ptr %a", "i64 %a_row", "i64 %a_depth", "i64 %low", "i64 %high", "i64 %base",
                "i64 %extra", "i64 %depth", "ptr %packed")
@@ -333,12 +347,12 @@ def row_group(blocking: Blocking) -> str:
         row = first_row(b, panel)
         count = b.sub(first_row(b, b.add(panel, 1)), row)
         a = b.at("%packed", b.mul(b.sub(panel, "%low"), panel_step))
-        line = b.operand_at("%c", b.mul(row, "%c_row"))
+        line = b.result_at("%c", b.mul(row, "%c_row"))
         with b.loop(0, "%columns", width) as column:
             right = b.at("%b", b.mul(b.div(column, width), "%b_panel"))
-            c = b.operand_at(line, b.mul(column, "%c_column"))
+            c = b.result_at(line, b.mul(column, "%c_column"))
             sums = _sums_at(b, row, column)
-            if blocking.narrow:
+            if blocking.rounded:
                 sums += ("i1 %last",)
             b.call("strided_tile", f"i64 {count}", f"i64 {b.min(b.sub('%columns', column), width)}", f"i64 {packed}",
                    f"ptr {a}", f"ptr {right}", f"i64 {width}", f"ptr {c}", "i64 %c_row", "i64 %c_column",
@@ -502,9 +516,9 @@ def matmul_entry(blocking: Blocking) -> str:
             b.assign(in_b, b.add(b.read(in_b), b.mul(position, b_step)))
         a, right_one = b.operand_at(left, b.read(in_a)), b.operand_at(right, b.read(in_b))
         before = b.mul(index, b.mul(w["rows"], w["columns"]))
-        c = b.operand_at(result, before)
+        c = b.result_at(result, before)
         note(b, "%scratch", BATCH, index)
-        sums = (f"ptr {b.at(space, before)}", f"i64 {w['columns']}") if blocking.narrow else ()
+        sums = (f"ptr {b.at(space, before)}", f"i64 {w['columns']}") if blocking.rounded else ()
         b.call("gemm", f"i64 {thread}", f"i64 {threads}", "ptr %scratch",
                f"ptr {a}", f"i64 {w['a_row']}", f"i64 {w['a_depth']}", f"ptr {right_one}", f"i64 {w['b_depth']}",
                f"i64 {w['b_column']}", f"ptr {c}", f"i64 {w['columns']}", "i64 1", f"i64 {w['rows']}",

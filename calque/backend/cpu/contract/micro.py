@@ -104,7 +104,12 @@ def _outer(name: str, rows: int, vectors: int, blocking: Blocking, apart: bool =
     places = [b.mul(row % together, "%a_row") if apart else row for row in range(rows)]
     sums = [[f"%s{row}.{part}" for part in range(vectors)] for row in range(rows)]
     fetched = 0 if apart and not far else rows
-    with _stretches(b, [name for line in sums for name in line], vectors, moving, fetched):
+    starts = {}
+    if blocking.shifted:  # behind the last k of a panel
+        behind = b.mul("%depth", blocking.row_stride)
+        for row, line in enumerate(sums):
+            starts.update(dict.fromkeys(line, b.splat(b.load(b.at("%a", b.add(behind, row))), b.element)))
+    with _stretches(b, {name: starts.get(name, "zeroinitializer") for line in sums for name in line}, vectors, moving, fetched):
         right = [b.load_vector(b.at("%pb", part * lanes)) for part in range(vectors)]
         for row in range(rows):
             left = b.splat(b.load(b.at(f"%pa{row // together * together}", places[row])), blocking.element)
@@ -115,11 +120,12 @@ def _outer(name: str, rows: int, vectors: int, blocking: Blocking, apart: bool =
 
 
 @contextmanager
-def _stretches(b: Builder, sums: list[str], vectors: int, moving: Mapping[str, tuple[str, str]], fetched: int) -> Iterator[None]:
+def _stretches(b: Builder, sums: Mapping[str, str], vectors: int, moving: Mapping[str, tuple[str, str]], fetched: int) -> Iterator[None]:
     """``%k`` from 0 to ``%depth`` in one loop that is entered again after each of the ``fetched`` rows of C that are fetched on the way.
 
     The rows of C are far apart, so hardware prefetchers miss them. What is fetched much earlier is gone from the first-level cache when it
-    is needed: the panel of B streams through it. ``moving``: pointers, where they start, and how many elements they go on per k.
+    is needed: the panel of B streams through it. ``sums``: names, and what they begin with. ``moving``: pointers, where they start, and how
+    many elements they go on per k.
     """
     long = b.let(f"icmp sge i64 %depth, {2 * FETCH_SHARE}", "long")
     step = b.select(long, b.min(b.div("%depth", FETCH_SHARE), FETCH_STEPS), 0)
@@ -133,8 +139,8 @@ def _stretches(b: Builder, sums: list[str], vectors: int, moving: Mapping[str, t
         b.emit(f"%line{part} = phi ptr [%c{part}, %setup], [%line{part}.next, %fetch]")
     for name, (start, _) in moving.items():
         b.emit(f"{name}.from = phi ptr [{start}, %setup], [{name}, %fetch]")
-    for name in sums:
-        b.emit(f"{name}.from = phi {b.vector} [zeroinitializer, %setup], [{name}, %fetch]")
+    for name, first_value in sums.items():
+        b.emit(f"{name}.from = phi {b.vector} [{first_value}, %setup], [{name}, %fetch]")
     b.emit("br label %head")
     b.label("head")
     b.emit("%k = phi i64 [%from, %stretch], [%k.next, %body]")
@@ -168,7 +174,7 @@ def _store_outer(b: Builder, sums: list[list[str]]) -> None:
             offset = b.mul(row, "%c_step")
             for base, value in zip(("%c0", "%c1"), pair, strict=False):
                 address = b.at(base, offset)
-                total = b.let(f"fadd {b.vector} {b.load_vector(address)}, {value}") if accumulate else value
+                total = b.plus(b.load_vector(address), value) if accumulate else value
                 b.store_vector(total, address)
 
     b.cases(("%accumulate", lambda: write(True)), default=lambda: write(False))

@@ -13,6 +13,7 @@ from calque.backend.cpu.contract.direct import direct_functions
 from calque.backend.cpu.contract.flat import flat_functions
 from calque.backend.cpu.contract.flat_grad import flat_grad_functions
 from calque.backend.cpu.contract.gemm import gemm_functions
+from calque.backend.cpu.contract.int8 import int8_module
 from calque.backend.cpu.contract.joint import joint_functions
 from calque.backend.cpu.contract.micro import dot_kernels, outer_kernels
 from calque.backend.cpu.contract.near import near_functions
@@ -37,15 +38,16 @@ _TIGHT = re.compile(
 
 def is_tight(name: str, dtype: str) -> bool:
     """Whether the inner loops of a function have a few instructions, so that the time they take depends on how these are chosen and ordered. Those
-    of bfloat16 count as such: what they lose otherwise was not measured."""
-    return dtype == "bfloat16" or _TIGHT.match(name) is not None
+    of bfloat16 and int8 count as such: what they lose otherwise was not measured."""
+    return dtype in ("bfloat16", "int8") or _TIGHT.match(name) is not None
 
 
 def module_ir(dtype: str, target: VectorUnit) -> str:
-    """IR text of every contraction for ``float32`` or ``float64``, of the product for ``bfloat16``; needs only ``calque_barrier`` from outside."""
+    """IR text of every contraction for ``float32`` or ``float64``, of the products for ``bfloat16`` and ``int8``; needs only ``calque_barrier``
+    from outside."""
     blocking = blocking_for(dtype, target)
     if blocking.narrow:
-        return bfloat_module(blocking)
+        return int8_module(blocking) if dtype == "int8" else bfloat_module(blocking)
     parts = (declarations, outer_kernels, dot_kernels, packers, gemm_functions, flat_functions, tile_functions, direct_functions,
              joint_functions, near_functions, strided_functions, conv_functions, tile_grad_functions, flat_grad_functions, plane_grad_functions,
              weight_grad_functions, attention_functions, attention_grad_functions, recurrent_functions, scan_functions)

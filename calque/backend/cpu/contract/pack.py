@@ -155,7 +155,7 @@ def _copy_out_vectors(b: Builder) -> None:
             address = b.at("%target", b.add(b.mul(row, "%row_step"), column))
 
             def add(address: str = address, value: str = value, mask: str = mask) -> None:
-                b.store_masked(b.let(f"fadd {b.vector} {b.load_masked(address, mask)}, {value}"), address, mask)
+                b.store_masked(b.plus(b.load_masked(address, mask), value), address, mask)
 
             def put(address: str = address, value: str = value, mask: str = mask) -> None:
                 b.store_masked(value, address, mask)
@@ -176,7 +176,7 @@ def _copy_out_even(b: Builder) -> None:
             value = b.shuffle(value, value, [lane // 2 for lane in range(lanes)])
             address = b.at("%target", b.add(b.mul(row, "%row_step"), b.mul(column, 2)))
             old = b.load_masked(address, b.let(f"select i1 %accumulate, {b.mask} {mask}, {b.mask} zeroinitializer", "m"))
-            summed = b.let(f"fadd {b.vector} {old}, {value}")
+            summed = b.plus(old, value)
             b.store_masked(b.select("%accumulate", summed, value, b.vector), address, mask)
 
 
@@ -184,7 +184,7 @@ def _copy_out_elements(b: Builder) -> None:
     with b.loop(0, "%columns") as column, b.loop(0, "%rows") as row:
         value = b.load(b.at("%tile", b.add(b.mul(row, 2 * b.blocking.lanes), column)))
         address = b.at("%target", b.dot((row, "%row_step"), (column, "%column_step")))
-        total = b.let(f"fadd {b.element} {b.load(address)}, {value}")
+        total = b.plus(b.load(address), value, b.element)
         b.store(b.select("%accumulate", total, value, b.element), address)
 
 

@@ -43,13 +43,13 @@ from calque.base.shapes import Shape
 from calque.ops.opdef import get
 from calque.ops.routines import Spec
 
-DTYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16"}
+DTYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "int8": "i8"}
 Quad = tuple[int, int, int, int]
 Pair = tuple[int, int]
 
 
 def blocking_for(dtype: str, target: VectorUnit) -> Blocking:
-    """Block sizes for ``float32``, ``float64`` or ``bfloat16``."""
+    """Block sizes for ``float32``, ``float64``, ``bfloat16`` or ``int8``."""
     return Blocking(DTYPES[dtype], target)
 
 
@@ -90,9 +90,9 @@ class Matmul:
                 *(word for dim in dims for word in dim))
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
-        """None, as every thread packs into its scratch memory; float32 sums if narrow elements take several blocks of k."""
+        """None, as every thread packs into its scratch memory; float32 sums if they are rounded and take several blocks of k."""
         f, blocking = self.folded(), blocking_for(dtype, target)
-        if not blocking.narrow or f.depth <= min(f.schedule.block or blocking.gemm_depth, blocking.most_depth):
+        if not blocking.rounded or f.depth <= min(f.schedule.block or blocking.gemm_depth, blocking.most_depth):
             return 0
         return prod(f.batch) * f.rows * f.columns * blocking.item_bytes + target.vector_bytes
 
@@ -536,6 +536,7 @@ class NativeRoutine:
 
 ROUTINES: dict[str, NativeRoutine] = {
     "matmul": NativeRoutine("matmul", _product),
+    "int8_matmul": NativeRoutine("matmul", _product),
     "conv2d": NativeRoutine("conv2d", _forward),
     "conv2d_input_grad": NativeRoutine("conv2d", _input_grad),
     "conv2d_weight_grad": NativeRoutine("conv2d_weight_grad", _weight_grad),
@@ -550,7 +551,9 @@ ROUTINES: dict[str, NativeRoutine] = {
 
 def is_native(kind: str, dtype: str) -> bool:
     """Whether the library computes a contraction: all of them in float32 and float64, in bfloat16 those whose record is narrow (as far as they are
-    not done in float32 between casts, see `narrow`)."""
+    not done in float32 between casts, see `narrow`), the product of int8 that sums int32."""
+    if (kind == "int8_matmul") != (dtype == "int8"):
+        return False
     return kind in ROUTINES and dtype in DTYPES and (dtype != "bfloat16" or get(kind).narrow != "")
 
 

@@ -27,6 +27,10 @@ class VectorUnit(Protocol):
     def bfloat_pairs(self) -> bool:
         """Whether one instruction multiplies pairs of bfloat16 and adds them to float32 (AVX512-BF16)."""
 
+    @property
+    def int8_depth(self) -> int:
+        """How many successive k of int8 are multiplied at once and added to one int32: four (AVX512-VNNI), two as int16 (x86), or one."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlainUnit:
@@ -36,12 +40,14 @@ class PlainUnit:
     vector_bytes: int
     registers: int
     bfloat_pairs: bool = False
+    int8_depth: int = 1
 
 
-AVX512 = PlainUnit("avx512", 64, 32)
-AVX512_BF16 = PlainUnit("avx512_bf16", 64, 32, bfloat_pairs=True)
-AVX2 = PlainUnit("avx2", 32, 16)
-SSE = PlainUnit("sse", 16, 16)
+AVX512 = PlainUnit("avx512", 64, 32, int8_depth=2)
+AVX512_VNNI = PlainUnit("avx512_vnni", 64, 32, int8_depth=4)
+AVX512_BF16 = PlainUnit("avx512_bf16", 64, 32, bfloat_pairs=True, int8_depth=4)
+AVX2 = PlainUnit("avx2", 32, 16, int8_depth=2)
+SSE = PlainUnit("sse", 16, 16, int8_depth=2)
 NEON = PlainUnit("neon", 16, 32)
 
 
@@ -50,7 +56,7 @@ def target_for_features(architecture: str, features: frozenset[str]) -> PlainUni
     if architecture in ("aarch64", "arm64"):
         return NEON
     if "avx512f" in features:
-        return AVX512_BF16 if "avx512bf16" in features else AVX512
+        return AVX512_BF16 if "avx512bf16" in features else AVX512_VNNI if "avx512vnni" in features else AVX512
     if "avx2" in features and "fma" in features:
         return AVX2
     return SSE
@@ -69,33 +75,55 @@ class Blocking:
 
     @cached_property
     def sum_type(self) -> str:
-        """The type of sums and of packed lanes: a bfloat16 product packs float32 or, in as many bits, pairs of bfloat16."""
-        return {"bf16": "f32"}.get(self.dtype, self.dtype)
+        """The type of sums and of packed lanes: a bfloat16 product packs float32 or, in as many bits, pairs of bfloat16; one of int8 packs int32 or,
+        in as many bits, two or four integers."""
+        return {"bf16": "f32", "i8": "i32"}.get(self.dtype, self.dtype)
 
     @cached_property
     def item_bytes(self) -> int:
         """Size of one packed element in bytes."""
-        return {"f32": 4, "f64": 8}[self.sum_type]
+        return {"f32": 4, "f64": 8, "i32": 4}[self.sum_type]
 
     @cached_property
     def element(self) -> str:
         """The LLVM name of the packed element type."""
-        return {"f32": "float", "f64": "double"}[self.sum_type]
+        return {"f32": "float", "f64": "double", "i32": "i32"}[self.sum_type]
 
     @cached_property
     def storage(self) -> str:
-        """The LLVM name of an element of operands and result."""
-        return "i16" if self.narrow else self.element
+        """The LLVM name of an element of the operands."""
+        return {"bf16": "i16", "i8": "i8"}.get(self.dtype, self.element)
+
+    @cached_property
+    def stored_result(self) -> str:
+        """The LLVM name of an element of the result."""
+        return self.storage if self.rounded else self.element
 
     @cached_property
     def narrow(self) -> bool:
-        """Whether operands and result are narrower than the sums."""
+        """Whether operands are narrower than the sums."""
+        return self.dtype in ("bf16", "i8")
+
+    @cached_property
+    def rounded(self) -> bool:
+        """Whether the result is narrower than the sums, too."""
         return self.dtype == "bf16"
 
     @cached_property
     def pairs(self) -> bool:
         """Whether a packed element is a pair of bfloat16 with successive k."""
-        return self.narrow and self.target.bfloat_pairs
+        return self.dtype == "bf16" and self.target.bfloat_pairs
+
+    @cached_property
+    def per_element(self) -> int:
+        """How many values with successive k a packed element holds."""
+        return self.target.int8_depth if self.dtype == "i8" else 2 if self.pairs else 1
+
+    @cached_property
+    def shifted(self) -> bool:
+        """Whether B is packed with 128 added, as the instruction multiplies signed with unsigned integers; sums then begin where that is taken
+        away again."""
+        return self.dtype == "i8" and self.per_element == 4
 
     @cached_property
     def lanes(self) -> int:
@@ -163,7 +191,7 @@ class Blocking:
         """Longest k block of a matrix product: a panel of A takes half of a 48 KiB first-level cache, B streams by."""
         elements = 24576 // (self.row_stride * self.item_bytes)
         # Rounding sums to bfloat16 wants all of k in one block, so these panels may be as large as the second level bears.
-        return 3 * elements * (2 if self.pairs else 1) if self.narrow else elements
+        return (3 if self.rounded else 1) * elements * self.per_element
 
     @cached_property
     def whole_depth(self) -> int:
