@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calque.backend.cpu.compiler import TIGHT, pass_list
-from calque.backend.cpu.contract import SCRATCH_BYTES, Contraction, Matmul, TargetInfo, module_ir, symbol, target_for_features
+from calque.backend.cpu.contract import SCRATCH_BYTES, Contraction, Matmul, PlainUnit, module_ir, symbol, target_for_features
 from calque.backend.cpu.library import content_key, disk_cache
 from calque.backend.cpu.runtime_text import BEHIND_SCRATCH
 from calque.backend.cpu.target import current
@@ -54,7 +54,7 @@ done:
 """
 
 
-def host_target() -> TargetInfo:
+def host_target() -> PlainUnit:
     """The target of this machine."""
     features = frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
     return target_for_features(llvm.get_process_triple().split("-")[0], features)
@@ -68,7 +68,7 @@ def aligned(count: int, dtype: Any) -> Array:
     return raw[start : start + count * item].view(dtype)
 
 
-def _object_code(machine: llvm.TargetMachine, dtype: str, target: TargetInfo) -> bytes:
+def _object_code(machine: llvm.TargetMachine, dtype: str, target: PlainUnit) -> bytes:
     module = llvm.parse_assembly(module_ir(dtype, target).replace("declare void @calque_barrier(ptr, i64)", BARRIER))
     module.verify()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
@@ -79,7 +79,7 @@ def _object_code(machine: llvm.TargetMachine, dtype: str, target: TargetInfo) ->
 class Library:
     """The compiled library of one dtype: three seconds of work, so it is kept on disk for other processes and runs."""
 
-    def __init__(self, dtype: str, target: TargetInfo) -> None:
+    def __init__(self, dtype: str, target: PlainUnit) -> None:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         self.dtype, self.target = dtype, target
@@ -126,7 +126,7 @@ class Library:
 
 
 @cache
-def library(dtype: str, target: TargetInfo | None = None) -> Library:
+def library(dtype: str, target: PlainUnit | None = None) -> Library:
     """The library for a target (None: this machine), made once per process."""
     return Library(dtype, target or host_target())
 

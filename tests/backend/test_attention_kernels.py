@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calque.backend.cpu.contract import AVX2, AVX512, NEON, SCRATCH_BYTES, SSE, TargetInfo, contraction
+from calque.backend.cpu.contract import AVX2, AVX512, NEON, SCRATCH_BYTES, SSE, PlainUnit, contraction
 from calque.backend.cpu.contract.attention import forward_sizes
 from calque.backend.cpu.contract.attention_call import Attention
 from calque.backend.cpu.contract.attention_few import few_sizes
@@ -86,7 +86,7 @@ def test_random_sizes(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("target", [AVX2, SSE], ids=lambda target: target.name)
-def test_narrow_vectors(target: TargetInfo) -> None:
+def test_narrow_vectors(target: PlainUnit) -> None:
     """The code for other vector widths computes the same, on this machine."""
     if host_target() is NEON:
         pytest.skip("an x86 processor is needed")
@@ -114,7 +114,7 @@ def test_few_queries(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("target", [AVX2, SSE], ids=lambda target: target.name)
 @pytest.mark.parametrize("sizes", [(1, 300, 33, 20), (3, 37, 64, 100)])
-def test_few_queries_with_narrow_vectors(target: TargetInfo, sizes: tuple[int, int, int, int]) -> None:
+def test_few_queries_with_narrow_vectors(target: PlainUnit, sizes: tuple[int, int, int, int]) -> None:
     if host_target() is NEON:
         pytest.skip("an x86 processor is needed")
     forward, _ = operands(np.random.default_rng(0), "float32", (2,), sizes, True, 0.2, True)
@@ -145,7 +145,7 @@ def test_nan_with_few_queries() -> None:
 @pytest.mark.parametrize("target", [AVX512, AVX2, SSE, NEON], ids=lambda target: target.name)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("gradient", [False, True])
-def test_blocks_fit_into_scratch_memory(gradient: bool, dtype: str, target: TargetInfo) -> None:
+def test_blocks_fit_into_scratch_memory(gradient: bool, dtype: str, target: PlainUnit) -> None:
     """For every head size the areas of one piece of work fit, and blocks are whole numbers of tiles."""
     blocking = blocking_for(dtype, target)
     b = Builder("sizes", (), blocking)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import calque
 from calque.backend.cpu import host
-from calque.backend.cpu.contract import AVX2, AVX512, SSE, TargetInfo, is_native
+from calque.backend.cpu.contract import AVX2, AVX512, SSE, PlainUnit, is_native
 from tests.backend.contract_harness import Library, host_target, matmul_params
 
 Array = NDArray[Any]
@@ -89,7 +89,7 @@ def test_rounding_ties_nan_and_infinity(name: str) -> None:
 
 def test_targets_differ_in_how_they_multiply() -> None:
     """Only the pair instruction halves the packed panels."""
-    assert TargetInfo("avx512_bf16", 64, 32, bfloat_pairs=True) != AVX512
+    assert PlainUnit("avx512_bf16", 64, 32, bfloat_pairs=True) != AVX512
     assert is_native("matmul", "bfloat16") and is_native("conv2d", "bfloat16") and not is_native("matmul", "float16")
 
 

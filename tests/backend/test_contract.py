@@ -22,7 +22,7 @@ from calque.backend.cpu.contract import (
     Conv2dInputGrad,
     Conv2dWeightGrad,
     Matmul,
-    TargetInfo,
+    PlainUnit,
     contraction,
     module_ir,
     target_for_features,
@@ -126,7 +126,7 @@ def test_many_small_products(dtype: str, shape: tuple[int, int, int], layout: st
 
 
 @pytest.mark.parametrize("unit", [AVX512, AVX2, SSE])
-def test_small_products_of_other_registers(unit: TargetInfo) -> None:
+def test_small_products_of_other_registers(unit: PlainUnit) -> None:
     """The tiles of narrower and fewer registers run on this machine as well."""
     lib = library("float32", unit)
     rng = np.random.default_rng(4)
@@ -140,7 +140,7 @@ def test_small_products_of_other_registers(unit: TargetInfo) -> None:
 
 @pytest.mark.parametrize("unit", [AVX512, AVX2, SSE, NEON])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_tiles_of_dot_products_have_room(unit: TargetInfo, dtype: str) -> None:
+def test_tiles_of_dot_products_have_room(unit: PlainUnit, dtype: str) -> None:
     """A tile that is copied out has a row's columns side by side."""
     blocking = blocking_for(dtype, unit)
     assert max(blocking.dot_rows, blocking.stream_columns) <= blocking.tile_columns
@@ -372,7 +372,7 @@ def test_depthwise_channels_do_not_meet() -> None:
 
 
 @pytest.mark.parametrize("target", [AVX2, SSE, NEON], ids=lambda target: target.name)
-def test_other_register_files(target: TargetInfo) -> None:
+def test_other_register_files(target: PlainUnit) -> None:
     """Tiles derived for narrower vectors and fewer registers compute the same; any processor can run them."""
     lib, rng = library("float32", target), np.random.default_rng(5)
     for m, n, k in ((50, 70, 300), (1, 33, 70), (40, 3, 64)):

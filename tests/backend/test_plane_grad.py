@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calque.backend.cpu.contract import AVX2, NEON, SSE, Conv2dWeightGrad, TargetInfo
+from calque.backend.cpu.contract import AVX2, NEON, SSE, Conv2dWeightGrad, PlainUnit
 from calque.backend.cpu.contract.plane_grad import PIXELS
 from tests.backend.contract_harness import library, strides_of
 
@@ -59,7 +59,7 @@ def test_nothing_is_read_behind_the_last_pixel(size: tuple[int, int], dtype: str
 
 
 @pytest.mark.parametrize("target", [AVX2, SSE, NEON], ids=lambda target: target.name)
-def test_narrower_vectors(target: TargetInfo, rng: np.random.Generator) -> None:
+def test_narrower_vectors(target: PlainUnit, rng: np.random.Generator) -> None:
     """Squares of eight and four elements, tiles of fewer rows."""
     lib = library("float32", target)
     for rows, channels, size in ((64, 32, (14, 14)), (40, 32, (27, 30)), (96, 64, (23, 5)), (32, 32, (31, 3)), (64, 31, (56, 56)), (48, 32, (80, 1))):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calque.backend.cpu.contract import AVX2, NEON, SSE, TargetInfo, contraction
+from calque.backend.cpu.contract import AVX2, NEON, SSE, PlainUnit, contraction
 from calque.kernel.contract import reference
 from calque.ops.routines import RecurrentSpec
 from tests.backend.contract_harness import Library, host_target, library, strides_of
@@ -84,7 +84,7 @@ def test_random_sizes(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("target", [AVX2, SSE], ids=lambda target: target.name)
-def test_narrow_vectors(target: TargetInfo) -> None:
+def test_narrow_vectors(target: PlainUnit) -> None:
     """The code for other vector widths computes the same, on this machine."""
     if host_target() is NEON:
         pytest.skip("an x86 processor is needed")

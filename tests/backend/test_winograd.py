@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calque.backend.cpu.contract import AVX2, NEON, SSE, Conv2d, Conv2dInputGrad, Conv2dWeightGrad, TargetInfo
+from calque.backend.cpu.contract import AVX2, NEON, SSE, Conv2d, Conv2dInputGrad, Conv2dWeightGrad, PlainUnit
 from calque.backend.cpu.contract.winograd import FEWEST_STRIDED_TILES, FEWEST_TILES, MOST_CHANNELS
 from tests.backend.contract_harness import library, strides_of
 from tests.backend.test_contract import check_convolution, naive, strided
@@ -195,7 +195,7 @@ def test_weight_gradient_of_values_that_are_not_finite(value: float) -> None:
 
 
 @pytest.mark.parametrize("target", [AVX2, SSE, NEON], ids=lambda target: target.name)
-def test_other_register_files(target: TargetInfo) -> None:
+def test_other_register_files(target: PlainUnit) -> None:
     """Narrower vectors and fewer registers; any processor can run them."""
     lib = library("float32", target)
     for sizes in (layer(2, 20, (13, 9), 19), layer(1, 16, (5, 60), 33, (0, 2)), LAYERS["threads share rows"],
