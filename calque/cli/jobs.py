@@ -33,10 +33,10 @@ _TIMED = 8  # batches that `doctor` times
 def init(options: argparse.Namespace) -> int:
     """`calque init`: look at data, write a recipe for it."""
     data, target = options.data, options.recipe
-    if target.exists() and not options.force:
-        raise ArgumentError(f"[init] expected a name that is free, got {str(target)!r}; name another one with --recipe, or overwrite it with --force")
     tabular = data.suffix.lower() in TABLES
     sections, title = _of_table(data, options.target) if tabular else _of_images(data)
+    if target.exists() and not options.force:
+        raise ArgumentError(f"[init] expected a name that is free, got {str(target)!r}; name another one with --recipe, or overwrite it with --force")
     base = target.parent if str(target.parent) else Path(".")
     if not base.is_dir():
         raise ArgumentError(f"[init] expected a folder that is there for the recipe, got {str(base)!r}; make it first")
@@ -44,7 +44,7 @@ def init(options: argparse.Namespace) -> int:
     sections["output"] = {"folder": f"runs/{data.resolve().stem}"}
     target.write_text(write_recipe(sections, tabular, f"Written by `calque init {data}`: {title}"), encoding="utf-8")
     print(title)
-    print(f"wrote {target}; look at it, then: calque train {target}")
+    print(f"wrote {target}; look at it, then: calque train {shlex.quote(str(target))}")
     return 0
 
 
@@ -65,7 +65,7 @@ def _of_images(root: Path) -> tuple[dict[str, dict[str, Any]], str]:
     if folders:
         title += f"; parts: {', '.join(f'{part} in {path.name}' for part, path in folders.items())}"
     if others:
-        print(f"note: left out are {', '.join(f'{n} files {ending}' for ending, n in others.most_common(5))}", file=sys.stderr)
+        print(f"note: left out: {', '.join(f'{ending} ({n})' for ending, n in others.most_common(5))}", file=sys.stderr)
     least = min(len(files[name]) for name in classes)
     if least < 10:
         print(f"note: the smallest class has {least} images: expect little of it", file=sys.stderr)

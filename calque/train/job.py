@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -169,11 +170,11 @@ class Job:
         for section in ("model", "images", "training"):
             kept |= {f"{section}.{k}": v for k, v in recipe[section].items() if k not in ("epochs", "patience", "save_every", "weights")}
         metrics: dict[str, Any] = {"accuracy": accuracy} if classes else {"mae": absolute_error}
-        options: dict[str, Any] = {"monitor": "val_accuracy", "mode": "max"} if classes else {"monitor": "val_loss", "mode": "min"}
         training = recipe["training"]
         return (Trainer if recipe.tabular else ImageTrainer)(
             self.model, self.optimizer, self.loss, folder=recipe.folder, scheduler=self.scheduler, schedule="step", max_norm=1.0, metrics=metrics,
-            patience=training["patience"], save_every=training["save_every"], keep=1, quiet=self.quiet, config=kept, wait=False, **options,
+            patience=training["patience"], save_every=training["save_every"], keep=1, quiet=self.quiet, config=kept, wait=False,
+            monitor="val_loss",  # of few samples many epochs have the same accuracy, and the first of them is hardly the best
         )  # fmt: skip
 
     def loss(self, outputs: Any, targets: Any) -> Any:
@@ -270,7 +271,7 @@ def run(recipe: Recipe, resume: bool = False, restart: bool = False, quiet: bool
     try:
         job.train()
     except KeyboardInterrupt:
-        again = again or f"calque train {recipe.place} --resume"
+        again = again or f"calque train {shlex.quote(str(recipe.place))} --resume"
         sys.stderr.write(f"\ninterrupted; saved {job.trainer.checkpoints.last}. Go on with: {again}\n")
         return 130
     job.finish()
@@ -281,5 +282,5 @@ def run(recipe: Recipe, resume: bool = False, restart: bool = False, quiet: bool
         if limits != UNSAID:  # a pass of few batches
             job.say(limits)
     example = "some.csv" if recipe.tabular else "image.jpg"
-    job.say(f"use it: calque predict {folder} {example}")
+    job.say(f"use it: calque predict {shlex.quote(str(folder))} {example}")
     return 0

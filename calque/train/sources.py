@@ -168,7 +168,8 @@ def check_images(paths: Sequence[str]) -> None:
             bad.append(f"{path} ({'empty' if os.path.getsize(path) == 0 else type(error).__name__})")
     if bad:
         more = f" and {len(bad) - _LISTED} more" if len(bad) > _LISTED else ""
-        raise DataError(f"[data] expected images, got {len(bad)} files that are none: {', '.join(bad[:_LISTED])}{more}; repair or remove them")
+        count = "1 file that is none" if len(bad) == 1 else f"{len(bad)} files that are none"
+        raise DataError(f"[data] expected images, got {count}: {', '.join(bad[:_LISTED])}{more}; repair or remove them")
 
 
 def _images(recipe: Recipe) -> Source:

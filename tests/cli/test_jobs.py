@@ -152,7 +152,7 @@ def test_wrong_words(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (("predict", "absent", "x.jpg"), "expected the folder of a run"),
         (("predict", "colours", "x.jpg"), "expected a trained model (model.calque and model.json)"),
         (("predict", "run", "x.jpg"), "which is not there"),
-        (("predict", "run", "bad/x.jpg"), "got 1 files that are none: bad/x.jpg"),
+        (("predict", "run", "bad/x.jpg"), "got 1 file that is none: bad/x.jpg"),
         (("predict", "run", "colours", "--top", "0"), "expected --top of at least 1"),
         (("evaluate", "run", "bad"), "expected a folder of images for each"),
         (("export", "colours"), "expected the folder of a run"),
