@@ -47,7 +47,11 @@ $(VENV)-clients/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)-clients
 	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,vision]' transformers einops psutil scikit-learn lightning-utilities requests einx sympy cloudpickle loguru
 	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps torchmetrics accelerate timm peft diffusers lightning pytorch-lightning sentence-transformers \
-		x-transformers torch-einops-utils ema-pytorch rotary-embedding-torch
+		x-transformers torch-einops-utils ema-pytorch rotary-embedding-torch \
+		kornia kornia_rs pytorch-metric-learning torchdiffeq torch-optimizer pytorch-ranger pytorch_optimizer torchsummary entmax pytorch-tabnet gpytorch linear_operator skorch \
+		captum opacus e3nn opt_einsum_fx torch_ema vector-quantize-pytorch pytorch-msssim perceiver-pytorch normflows zuko torchsde torchcde geomloss geoopt pytorch-crf auraloss julius \
+		torch-dct torchattacks monai torch_geometric botorch pyro-ppl snntorch nystrom-attention local-attention pytorch-tcn efficientnet_pytorch torchquad pytorch-warmup schedulefree \
+		tensorly
 	@touch $@
 
 clients: $(VENV)-clients/.installed  ## libraries written for PyTorch (transformers, einops, ...) on Calque, against PyTorch's results

@@ -15,6 +15,7 @@ NAMES = (
     "bert", "gpt2", "llama", "mixtral", "t5", "vit", "whisper", "clip", "mamba", "pretrained", "einops", "safetensors", "torchmetrics", "accelerate",
     "timm", "peft", "diffusers", "x_transformers",
 )  # fmt: skip
+GROUPS = ("zoo", "families", "libraries")
 
 
 def main(names: list[str]) -> None:
@@ -23,12 +24,10 @@ def main(names: list[str]) -> None:
     for name in names or NAMES:
         done = subprocess.run([sys.executable, str(HERE / "programs.py"), name], capture_output=True, text=True, check=True)
         found[name] = json.loads(done.stdout.strip().splitlines()[-1])
-    for name in [] if names else found["zoo"]:
-        done = subprocess.run([sys.executable, str(HERE / "zoo.py"), name], capture_output=True, text=True, check=True)
-        found["zoo"][name] = json.loads(done.stdout.strip().splitlines()[-1])
-    for name in [] if names else found["families"]:
-        done = subprocess.run([sys.executable, str(HERE / "families.py"), name], capture_output=True, text=True, check=True)
-        found["families"][name] = json.loads(done.stdout.strip().splitlines()[-1])
+    for group in GROUPS:
+        for name in [] if names else found[group]:
+            done = subprocess.run([sys.executable, str(HERE / f"{group}.py"), name], capture_output=True, text=True, check=True)
+            found[group][name] = json.loads(done.stdout.strip().splitlines()[-1])
     FILE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 

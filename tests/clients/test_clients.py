@@ -18,6 +18,7 @@ import pytest
 
 HERE = Path(__file__).parent
 EXPECTED = json.loads((HERE / "expected.json").read_text())
+GROUPS = ("zoo", "families", "libraries")  # a file of programs each
 OTHERS = ("einops", "safetensors", "torchmetrics", "accelerate", "timm", "peft", "diffusers", "x_transformers")  # the rest are transformers'
 
 
@@ -35,7 +36,7 @@ def differences(found: Any, wanted: Any, place: str = "") -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in EXPECTED if name not in ("versions", "zoo", "families")])
+@pytest.mark.parametrize("name", [name for name in EXPECTED if name not in ("versions", *GROUPS)])
 def test_a_program_computes_what_pytorch_does(name: str) -> None:
     library = name if name in OTHERS else "transformers"
     if importlib.util.find_spec(library) is None:
@@ -50,11 +51,11 @@ def test_a_program_computes_what_pytorch_does(name: str) -> None:
 
 
 LIBRARY = {"peft_methods": "peft", "diffusers_parts": "diffusers", "x_transformers_kinds": "x_transformers", "torchmetrics_more": "torchmetrics"}
-LIBRARY |= dict.fromkeys(EXPECTED["families"], "timm")
+LIBRARY |= dict.fromkeys(EXPECTED["families"], "timm") | {name: name for name in EXPECTED["libraries"]}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("group", "name"), [(group, name) for group in ("zoo", "families") for name in EXPECTED[group]])
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group in GROUPS for name in EXPECTED[group]])
 def test_many_models_of_a_library_compute_what_pytorch_does(group: str, name: str) -> None:
     library = LIBRARY.get(name, "transformers" if name in ("sampled", "trainer") else name)
     if importlib.util.find_spec(library) is None:
