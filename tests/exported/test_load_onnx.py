@@ -243,6 +243,8 @@ def test_wrong_models_are_refused() -> None:
         doubled.append(h.make_function("own", f"F{k}", ["a"], ["b"], twice, [h.make_opsetid("own", 1)]))
     doubled.append(h.make_function("own", "F0", ["a"], ["b"], [node("Shape", ["a"], ["b"])], [h.make_opsetid("", 18)]))
     many = made([h.make_node("F19", ["x"], ["y"], domain="own")], x, functions=doubled, domains=[h.make_opsetid("own", 1)])
+    empty = constant("w", np.ones((0, 3), np.float32))
+    empty.dims[1] = 1 << 61
     wrong_files: list[tuple[bytes, type[Exception], str]] = [
         (b"", CheckpointError, "no graph"), (b"\x00" * 99, CheckpointError, "expected a sound ONNX model"),
         (made([node("Unique", ["x"]), node("Unique", ["x"], ["z"]), h.make_node("Foo", ["x"], ["q"], domain="com.me")], x), ExportError,
@@ -255,6 +257,10 @@ def test_wrong_models_are_refused() -> None:
         (made([node("Relu", ["x"])], {"x": (8, [2])}), CheckpointError, r"a type of elements that is not read \(number 8\)"),
         (made([node("Relu", ["x"])], {"x": (1, None)}), ExportError, "expected inputs that say how many dims they have"),
         (made(squares, {"x": (1, ["n", "m"])}), ExportError, "polynomial"),
+        (made([node("Relu", ["x"])], {"x": (1, ["n", 1 << 62])}), CheckpointError, "has the sizes"),
+        (made([node("Relu", ["x"])], {"x": (1, [0, 1 << 62, 4])}), CheckpointError, "has the sizes"),  # nothing is held, and memory was asked for
+        (made([node("Relu", ["x"])], {"x": (1, [1 << 31, 0, 1 << 31])}), CheckpointError, "has the sizes"),
+        (made([node("Add", ["x", "w"])], x, [empty]), CheckpointError, "has the sizes"),
         (endless, CheckpointError, "deep"), (many, ExportError, "more than 200000 nodes"),
     ]  # fmt: skip
     for raw, kind, text in wrong_files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -123,6 +124,11 @@ def _text(x: Any) -> str:
     return x
 
 
+def _positions(shape: Sequence[int]) -> int:
+    """The product of the sizes without those of 0: what they are to their strides, also where nothing is held."""
+    return prod(s for s in shape if s > 0)
+
+
 def _texts(values: Any) -> tuple[str, ...]:
     return tuple([_text(x) for x in values])
 
@@ -186,7 +192,7 @@ class Reader:
             if d.HasField("dim_value") and d.dim_value < 0:
                 raise Broken(f"the input {shown(proto.name)} has a size of {d.dim_value}")
             shape.append(int(d.dim_value) if d.HasField("dim_value") else _text(d.dim_param))
-        if len(shape) > 64 or prod(s for s in shape if isinstance(s, int)) > 1 << 40:
+        if len(shape) > 64 or _positions([s for s in shape if isinstance(s, int)]) > 1 << 40:
             raise Broken(f"the input {shown(proto.name)} has the sizes {shown(shape)}")
         return Given(proto.name, DTYPES[kind.elem_type], tuple(shape))
 
@@ -227,7 +233,7 @@ class Reader:
             raise Broken(f"the constant {shown(proto.name)} comes in parts")
         dtype, shape = DTYPES[proto.data_type], tuple(int(d) for d in proto.dims)
         count = prod(shape)
-        if len(shape) > 64 or any(d < 0 for d in shape) or count > 1 << 40:
+        if len(shape) > 64 or any(d < 0 for d in shape) or _positions(shape) > 1 << 40:
             raise Broken(f"the constant {shown(proto.name)} has the sizes {shape}")
         if proto.data_location == 1:
             raw = self.outside(proto)
