@@ -330,7 +330,8 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None, out
         return call("div", _div, input, other)
     require_real(f"div with rounding_mode={rounding_mode!r}", input, other)
     if rounding_mode == "floor":
-        return call("div", _floor_divide, input, other)
+        plain = [x.detach() if is_tensor(x) else x for x in (input, other)]
+        return linked(call("div", _floor_divide, *plain), input, other)  # flat, which `floor_divide` is not: it has no derivative
     if rounding_mode != "trunc":
         raise ArgumentError(f"[div] expected rounding_mode None, 'trunc' or 'floor', got {shown(rounding_mode)}")
     quotient, a, b = call("div", _div, input, other), input, other
@@ -349,7 +350,8 @@ def true_divide(input: Operand, other: Operand) -> Tensor:
 
 @public(in_place="method", out=True)
 def floor_divide(input: Operand, other: Operand) -> Tensor:
-    """`floor(input / other)`, broadcast; raises ZeroDivisionError for an integer divided by zero.
+    """`floor(input / other)`, broadcast; raises ZeroDivisionError for an integer divided by zero, and RuntimeError when a gradient
+    comes here (`div(..., rounding_mode="floor")` has one, of zeros).
 
     >>> import calque
     >>> calque.floor_divide(calque.tensor([7, -7]), 2)

@@ -14,7 +14,7 @@ import numpy as np
 from calque.autograd import composite
 from calque.autograd.engine import require_history
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError
+from calque.base.errors import ArgumentError, AutogradError, DTypeError
 from calque.base.text import type_name
 from calque.functional.arithmetic import abs as abs_
 from calque.functional.arithmetic import call, float_result, gt, lt, mul, not_floating, record_numbers
@@ -385,13 +385,17 @@ def xlogy(input: Operand, other: Operand) -> Tensor:
 
 @public(in_place="method", out=True)
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
-    """0 below zero, 1 above, `values` at zero, broadcast: (*), (*) -> (*)."""
+    """0 below zero, 1 above, `values` at zero, broadcast: (*), (*) -> (*). Raises RuntimeError when a gradient comes here: it has no derivative."""
     dtype = input._layout.dtype
     if values._layout.dtype is not dtype:
         raise DTypeError(
             f"[heaviside] expected `values` of dtype {dtype!r}, got {values._layout.dtype!r}; convert with .to(dtype)"
         )
-    return pick(input == 0, values, cast(input > 0, dtype), dtype)
+
+    def backward(g: Tensor) -> tuple[Any, ...]:
+        raise AutogradError("[heaviside] the derivative of heaviside is not implemented: expected operands without a gradient; detach() them")
+
+    return with_formula("HeavisideBackward0", (input, values), lambda: pick(input == 0, values, cast(input > 0, dtype), dtype), backward)
 
 
 @public(out=True)

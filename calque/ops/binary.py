@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calque.base.dtypes import DType, bool_
-from calque.base.errors import DTypeError
+from calque.base.errors import AutogradError, DTypeError
 from calque.ops import bodies
 from calque.ops.opdef import Attrs, OpDef, Sample, Vjp, register
 from calque.ops.rules import Array, binary, broadcasting, comparison, floating, integral, numeric, require_equal
@@ -100,8 +100,11 @@ def _fmod_ref(x: Array, y: Array) -> Array:
     return result
 
 
-def _flat(F: Any, g: Any, c: Any) -> Any:
-    return F.zeros_like(g)
+def no_derivative(F: Any, g: Any, c: Any) -> Any:
+    raise AutogradError(
+        "[floor_divide] the derivative of floor_divide is not implemented: expected operands without a gradient; "
+        "div(x, y, rounding_mode='floor') has one, of zeros"
+    )
 
 
 binary(
@@ -109,7 +112,7 @@ binary(
     "floor(x / y); an integer division by zero gives 0.",
     bodies.floor_divide,
     _floor_divide_ref,
-    (Vjp(_flat), Vjp(_flat)),
+    (Vjp(no_derivative), Vjp(no_derivative)),
     dtype=numeric("floor_divide"),
     low=0.3,
     exact=True,
@@ -119,7 +122,7 @@ binary(
     "x - y floor(x / y): the sign of y, as Python's %.",
     bodies.remainder,
     _remainder_ref,
-    (Vjp(lambda F, g, c: g), Vjp(lambda F, g, c: -g * (c.x(0) // c.x(1)), (0, 1))),
+    (Vjp(lambda F, g, c: g), Vjp(lambda F, g, c: -g * F.div(c.x(0), c.x(1), rounding_mode="floor"), (0, 1))),
     dtype=numeric("remainder"),
     low=0.3,
     exact=True,
