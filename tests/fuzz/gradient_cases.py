@@ -244,7 +244,7 @@ few(S), u(r(0, 4)), dim=pick(None, D), keepdim=K, interpolation=pick("linear", "
 xn(S), pick(0.0, 0.25, 0.5, 1.0), dim=pick(None, D), keepdim=K :: quantile nanquantile
 x(S), x(B) :: add sub mul div divide subtract multiply true_divide maximum minimum fmax fmin max min atan2 arctan2
 x(S), x(B) :: copysign hypot xlogy logaddexp logaddexp2
-x(S), x(B) :: ldexp fmod remainder floor_divide rsub dist eq lt ge isclose float_power pow
+x(S), x(B) :: ldexp fmod remainder rsub dist eq lt ge isclose float_power pow
 x(B), x(S) :: add mul div maximum fmax fmin minimum copysign hypot xlogy logaddexp
 g(S), g(B) :: hypot atan2 logaddexp copysign maximum fmin div fmod remainder
 p(S), x(B) :: pow float_power xlogy
