@@ -22,7 +22,7 @@ from calque.hybrid.graph import CallGraph, Spent, Unsupported
 from calque.hybrid.guards import Guards, Refused
 from calque.hybrid.handles import DATA, LEAF, StandIns, differences, state_of_handle, views_among
 from calque.hybrid.outcome import Outcome, given
-from calque.hybrid.region import MISSES, Memory, Place, handle, place_of, watched
+from calque.hybrid.region import MISSES, CallMemory, Place, handle, place_of, watched
 from calque.hybrid.repeat import FIRST, LAST, MISSED, USEFUL, Interrupted, Repeat, repeat_of
 from calque.hybrid.structure import Lent, containers, describe, flatten
 from calque.hybrid.walk import Walk
@@ -68,7 +68,7 @@ class Entry:
         self.uses_grads = bool(self.leaves)
         self.grads_matter = False  # whether some call has looked which ones exist
         self.complete = (False,) * len(self.leaves)  # the key if all gradients exist
-        self.memory = Memory()
+        self.memory = CallMemory()
         self.hooks = Changes.hooks
         self.looks = 0  # until the table below is made
         self.same: Any = None  # what native code compares of all this; False if it cannot

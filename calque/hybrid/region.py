@@ -49,7 +49,7 @@ def handle(place: Place, created: list[Storage], cells: Sequence[Any], kind: typ
     return made
 
 
-class Memory:
+class CallMemory:
     """Recordings of one region."""
 
     def __init__(self) -> None:
@@ -211,7 +211,7 @@ class Region:
     """A function from storages to tensors without any other effect: the gradient of a hybridized call."""
 
     def __init__(self) -> None:
-        self.memory = Memory()
+        self.memory = CallMemory()
 
     def run(self, key: Any, cells: list[Any], function: Callable[[], list[Any]]) -> list[Any]:
         """Tensors (or None) that `function` returns, from a recording if there is one."""

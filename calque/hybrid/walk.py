@@ -23,7 +23,7 @@ from calque.run.interrupt import of_handler
 
 
 class Recordings(Protocol):
-    """What a walk asks of the recordings that it goes through, see `region.py` `Memory`."""
+    """What a walk asks of the recordings that it goes through, see `region.py` `CallMemory`."""
 
     tick: int
     writes: bool | None

@@ -319,7 +319,7 @@ def test_a_way_that_writes_is_gone_alone_if_another_thread_found_it_meanwhile(
     call, main, met, alone = calque.compile(function), threading.current_thread(), [], []
     for _ in range(6):
         call(calque.tensor([0.0, 1.0])).tolist()  # begins a program, which is where the calls of the other thread begin
-    look, replay, find = walk.Walk._look, walk.Walk._replay, region.Memory.find
+    look, replay, find = walk.Walk._look, walk.Walk._replay, region.CallMemory.find
 
     def learned() -> None:
         if threading.current_thread() is main and not met:
@@ -332,7 +332,7 @@ def test_a_way_that_writes_is_gone_alone_if_another_thread_found_it_meanwhile(
             learned()
         return look(self, test)
 
-    def found(self: region.Memory, *where: Any) -> Any:
+    def found(self: region.CallMemory, *where: Any) -> Any:
         if moment == "found":
             learned()
         return find(self, *where)
@@ -343,7 +343,7 @@ def test_a_way_that_writes_is_gone_alone_if_another_thread_found_it_meanwhile(
         replay(self, macro)
 
     monkeypatch.setattr(walk.Walk, "_look", looked)
-    monkeypatch.setattr(region.Memory, "find", found)
+    monkeypatch.setattr(region.CallMemory, "find", found)
     monkeypatch.setattr(walk.Walk, "_replay", replayed)
     assert call(calque.tensor([2.0, 3.0])).tolist() == [2.0, 3.0]
     assert met and False not in alone and count.item() == 20.0
