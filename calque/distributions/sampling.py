@@ -13,6 +13,8 @@ import numpy as np
 from calque import functional as T
 from calque.autograd.function import Function
 from calque.base.dtypes import DType
+from calque.base.errors import ArgumentError
+from calque.base.text import shown
 from calque.functional.placing import beside_input, host_values
 from calque.tensor import Tensor, read
 
@@ -29,7 +31,15 @@ def _stream(count: int) -> np.random.Generator:
 @beside_input
 def _on_host(input: Tensor, op: str, dtype: DType, values: Callable[[Array], Array]) -> Tensor:
     shape = tuple(input.shape)
-    return host_values(shape, dtype, lambda: values(read(input.detach(), op).astype(np.float64)).astype(np.float64).reshape(shape))
+
+    def drawn() -> Array:
+        given = read(input.detach(), op).astype(np.float64)
+        try:
+            return values(given).astype(np.float64).reshape(shape)
+        except ValueError as error:  # only parameters that nobody has validated come so far
+            raise ArgumentError(f"[{op}] expected parameters of the distribution, got {shown(given)}: {error}; use validate_args=True") from None
+
+    return host_values(shape, dtype, drawn)
 
 
 def poisson(rate: Tensor) -> Tensor:

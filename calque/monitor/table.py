@@ -19,6 +19,8 @@ def table_row(*cells: object, width: int = _WIDTH) -> str:
     >>> table_row("epoch", 0.5, width=8)
     '   epoch      0.5'
     """
+    if not isinstance(width, int) or width < 0:
+        raise ArgumentError(f"[table_row] expected width as an int of at least 0, got {shown(width)}")
     return " ".join(f"{cell_text(cell):>{width}}" for cell in cells)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import calque
 from calque import distributions as D
+from calque.base.errors import ArgumentError
 from calque.distributions import constraints
 from calque.distributions.sampling import log_gamma_slope
 from calque.functional.gamma import igamma
@@ -270,3 +271,10 @@ def test_seeds_repeat() -> None:
 def test_loads_on_first_use() -> None:
     code = "import sys, calque; assert 'calque.distributions' not in sys.modules; calque.distributions.Normal"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+def test_parameters_that_nobody_has_validated_are_refused_when_numbers_are_drawn() -> None:
+    with pytest.raises(ArgumentError, match="expected parameters of the distribution"):
+        calque.distributions.LKJCholesky(3, concentration=-2, validate_args=False).sample().tolist()
+    with pytest.raises(ArgumentError, match="expected sample_shape as a tuple"):
+        calque.distributions.Normal(0.0, 1.0).sample(3)
