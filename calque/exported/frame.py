@@ -153,6 +153,7 @@ class ExportFrame(Frame):
         self.inside: dict[int, Storage] = {}  # by id: what the function makes of Python data
         self.found_checks: list[Check] = []
         self.count_inputs = 0
+        self.reached: set[int] = set()  # nodes that depend on what requires a gradient, whatever was cut off
         self.straight = False  # whether a gradient is one that no derivative of the nodes is
 
     def __enter__(self) -> Any:
@@ -173,7 +174,10 @@ class ExportFrame(Frame):
     def node(self, op: OpDef, inputs: tuple[int, ...], attrs: tuple[Any, ...], shape: Any, dtype: DType) -> int:
         """A new node."""
         self.nodes.append(Node(op, inputs, attrs, tuple(shape), dtype, recording_line()))
-        return len(self.nodes) - 1
+        number = len(self.nodes) - 1
+        if not self.reached.isdisjoint(inputs) and dtype.category >= 2 and (op.vjp or op in (VIEW, VIEW_AS, UPDATE, UPDATE_AS)):
+            self.reached.add(number)
+        return number
 
     def input(self, view: Layout) -> int:
         """One more input."""
@@ -288,6 +292,12 @@ class ExportFrame(Frame):
         layouts = tuple([x[1] if x.__class__ is tuple else dense_of(x._layout) for x in operands])
         value = recorder.result_of(op, attrs, layouts, dense_layout((), int64).device)
         inputs = tuple([self.number(*x) if x.__class__ is tuple else self.of(x) for x in operands])
+        for x, node in zip(operands, inputs, strict=True):
+            if x.__class__ is not tuple and x._layout.dtype.category >= 2:
+                if x._requires_grad:
+                    self.reached.add(node)
+                elif node in self.reached and local.state.grad and op.vjp and value.dtype.category >= 2:
+                    self.straight = True  # of the nodes, what `detach()` or `no_grad` has cut off would have a gradient
         out = self.handle(self.node(op, inputs, attrs, value.shape, value.dtype), value)
         if local.state.grad and any(x.__class__ is not tuple and x._requires_grad for x in operands):
             edge = FrameEdge(self, op, attrs, value, layouts)
@@ -297,6 +307,9 @@ class ExportFrame(Frame):
     def by_formula(self, inputs: tuple[Tensor, ...], out: Tensor, backward: Callable[[Any], tuple[Any, ...]], straight: bool) -> Tensor:
         self.straight = self.straight or straight
         return out
+
+    def custom(self, cls: Any, args: tuple[Any, ...]) -> Any:
+        self.straight = self.straight or (not cls.__module__.startswith("calque.") and any(getattr(a, "_requires_grad", False) for a in args))
 
     def twin(self, storage: Storage) -> Storage:
         return self.handle(self.base(storage), storage.layout)._storage

@@ -262,8 +262,7 @@ def _scaled(name: str, function: Binary, a: Any, b: Any, alpha: Any) -> Any:
     alpha = factor(name, alpha, common)
     if common.category == 1:
         a, b, _ = _in_range(name, a, b, common)
-    if is_tensor(alpha):  # the negative of an unsigned one is another number
-        alpha = cast(alpha, common.compute)
+    alpha = cast(alpha, common.compute) if is_tensor(alpha) else alpha  # the negative of an unsigned one is another number
     scaled = record_numbers(get("mul"), b, -alpha if function is _sub else alpha, common.compute)
     return cast(record_numbers(get("add"), a, scaled, common.compute), common)
 

@@ -82,6 +82,58 @@ def test_gradients_past_a_rounding_are_refused(way: str) -> None:
         exported(x).sum().backward()
 
 
+class Rounding(calque.autograd.Function):
+    """The gradient goes past it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g
+
+
+@calque.no_grad()
+def _without(x: Any) -> Any:
+    return x.exp()
+
+
+def _through(x: Any) -> Any:
+    return calque.utils.checkpoint.checkpoint(lambda v: (v * v).tanh(), x, use_reentrant=False)
+
+
+CUT = {
+    "detach": lambda x: x * x.detach(), "data": lambda x: x[:, 1:] * x.data[:, 1:], "no_grad": lambda x: x + _without(x), "Function": Rounding.apply,
+}  # fmt: skip
+WHOLE = {"checkpoint": _through, "formulas": lambda x: calque.logaddexp(x, x.var(0)), "looked at": lambda x: (x * 2, x.detach() > 0)[0]}
+
+
+@pytest.mark.parametrize("way", [*CUT, *WHOLE])
+def test_an_export_has_the_gradients_of_its_function_or_none(way: str) -> None:
+    """Where a function cuts its graph, the nodes would have a gradient all the same."""
+    first = calque.nn.Linear(4, 4)
+
+    class Cut(calque.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = first
+
+        def forward(self, x: Any) -> Any:
+            return (CUT | WHOLE)[way](self.first(x))
+
+    model, x = Cut(), calque.randn(3, 4)
+    exported = again(calque.export(model, x))
+    assert apart(exported(x), model(x)) < 1e-6
+    model(x).sum().backward()
+    if way in CUT:
+        with pytest.raises(AutogradError, match="does not require grad"):
+            exported(x).sum().backward()
+    else:
+        exported(x).sum().backward()
+        assert apart(dict(exported.named_parameters())["first.weight"].grad, first.weight.grad) < 1e-6
+
+
 def test_an_export_is_hybridized_copied_and_exported_again() -> None:
     case = CASES[2]
     model = made(case)
