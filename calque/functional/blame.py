@@ -337,7 +337,7 @@ NOTHING = object()  # what `answer` returns where a call has no other result tha
 
 def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: Exception) -> Any:
     """Raise what `error` means to the caller, if it says nothing; the call's result if an operand gives it another meaning."""
-    if of_handler(error):
+    if of_handler(error) or isinstance(error, RecursionError):  # how deep values may be nested is Python's to say
         return NOTHING
     if isinstance(error, NotDense):
         return error.tensor._meaning(name, args, keywords, function)  # type: ignore[attr-defined]

@@ -43,12 +43,14 @@ class ProgressBar:
             raise DTypeError(f"[ProgressBar] expected total as an int or None, got {described(total)}")
         if total is not None and total < 0:
             raise ArgumentError(f"[ProgressBar] expected total >= 0 or None, got {total}")
+        if file is not None and not hasattr(file, "write"):
+            raise DTypeError(f"[ProgressBar] expected file as a text stream, got {described(file)}")
         self.total = total
         self.description = description
         self.count = self.initial = initial
         self.message = ""
         self.file = file if file is not None else sys.stderr
-        self.shown = not disable and self.file is not None and self.file.isatty()
+        self.shown = not disable and self.file is not None and getattr(self.file, "isatty", bool)()
         self.began = self.drawn = time.monotonic()
         self._closed = False
 

@@ -11,7 +11,7 @@ from calque import functional as T
 from calque.autograd.modes import no_grad
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError
-from calque.base.text import type_name
+from calque.base.text import described, type_name
 from calque.functional.common import is_number, is_tensor
 from calque.nn.module import Module
 from calque.nn.modules.norm import _BatchNorm
@@ -150,6 +150,8 @@ def update_bn(loader: Iterable[Any], model: Any, device: Any = None) -> None:
             module.momentum = None
         for batch in loader:
             x = batch[0] if isinstance(batch, (list, tuple)) else batch
+            if not is_tensor(x):
+                raise ArgumentError(f"[update_bn] expected batches that are tensors, or begin with one, got {described(x)}")
             model(x if device is None else x.to(device))
     finally:
         for module, momentum in zip(norms, momenta, strict=True):

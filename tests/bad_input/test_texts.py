@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import calque
-from calque import nn
+from calque import monitor, nn
 from calque.base.errors import ArgumentError, AutogradError, CalqueError, DTypeError, ShapeError
 from calque.base.text import clipped, described, function_name, shown
 from tests.bad_input.refusals import full_text, refused
@@ -245,3 +245,22 @@ def test_bernoulli_of_values_that_are_not_known_yet() -> None:
         assert f(calque.full((4,), value)).tolist() == [value] * 4
     with pytest.raises(ArgumentError, match=r"\[bernoulli\] expected probabilities"):
         f(calque.full((4,), 3.0)).tolist()
+
+
+def test_values_nested_too_deep_are_pythons_error() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(RecursionError):
+        calque.data.default_convert(deep)
+
+
+def test_small_things_are_refused_in_our_words() -> None:
+    with pytest.raises(ArgumentError, match="expected an image or a sample"):
+        calque.vision.transforms.RandomApply([], p=1.0)()
+    with pytest.raises(CalqueError, match="expected file as a text stream"):
+        monitor.ProgressBar(3, file=3)
+    with pytest.raises(ArgumentError, match="expected batches that are tensors"):
+        calque.optim.swa_utils.update_bn([3], calque.nn.BatchNorm1d(2))
+    with pytest.raises(CalqueError, match="expected width as an int"):
+        monitor.table_row(1, width=-1)

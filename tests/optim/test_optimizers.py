@@ -15,7 +15,7 @@ import pytest
 
 import calque
 from calque import nn, optim
-from calque.base.errors import ArgumentError, NonFiniteError, StateDictError
+from calque.base.errors import ArgumentError, DTypeError, NonFiniteError, StateDictError
 from calque.record.recorder import local
 from tests.fuzz.check import mode
 
@@ -473,6 +473,9 @@ def test_clip_grad_mistakes() -> None:
     with pytest.warns(UserWarning, match="empty generator"):
         nn.utils.clip_grad_norm_((p for p in ()), 1.0)
     assert nn.utils.clip_grad_norm_([], 1.0).item() == 0.0
+    for several in (lambda: nn.utils.clip_grad_norm_(range(10**9), 1.0), lambda: nn.utils.clip_grads_with_norm_(range(10**9), 1.0, calque.ones(()))):
+        with pytest.raises(DTypeError, match="expected Tensors as parameters, got int"):  # at the first one: a list of all would be 8 GB
+            several()
 
 
 def test_initialising_a_large_model_is_a_program_of_its_own() -> None:

@@ -22,14 +22,20 @@ from calque.tensor import Tensor
 __all__ = ["clip_grad_norm", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 
 
-def _grads(parameters: Any) -> list[Tensor]:
-    gradients_matter()
-    listed = [parameters] if is_tensor(parameters) else list(parameters)
-    for p in listed:
+def _tensors(parameters: Any) -> list[Tensor]:
+    """One tensor or several, looked at one by one: the first that is none ends it."""
+    listed: list[Tensor] = []
+    for p in (parameters,) if is_tensor(parameters) else parameters:
         if not is_tensor(p):
             hint = how_to_pass(p) if hasattr(p, "__dlpack__") else "pass model.parameters()"
             raise DTypeError(f"[clip_grad] expected Tensors as parameters, got {type_name(p)}; {hint}")
-    return [p._grad for p in listed if p._grad is not None]
+        listed.append(p)
+    return listed
+
+
+def _grads(parameters: Any) -> list[Tensor]:
+    gradients_matter()
+    return [p._grad for p in _tensors(parameters) if p._grad is not None]
 
 
 def _on(device: Device, value: Tensor) -> Tensor:
@@ -61,7 +67,7 @@ def _norm_everywhere(parameters: list[Any], shared: list[Any], p: float, error_i
 
 def get_total_norm(tensors: Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None) -> Tensor:
     """Norm of all elements of all tensors together, as a 0-d tensor."""
-    grads: list[Any] = [tensors] if is_tensor(tensors) else list(tensors)
+    grads: list[Any] = _tensors(tensors)
     p = float(norm_type)
     if not grads:
         return T.zeros(())
@@ -99,7 +105,7 @@ def clip_grad_norm_(
     if isinstance(max_norm, (int, float)) and not max_norm >= 0:
         raise ArgumentError(f"[clip_grad_norm_] expected max_norm >= 0, got {max_norm}")
     used_up = isinstance(parameters, GeneratorType)
-    parameters = [parameters] if is_tensor(parameters) else list(parameters)
+    parameters = _tensors(parameters)
     if used_up and not parameters:
         warn_user("`parameters` is an empty generator, no gradient clipping will occur.")
     shared = [p for p in parameters if is_tensor(p) and share_of(p) is not None]

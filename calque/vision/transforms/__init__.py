@@ -17,7 +17,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base import dtypes as dt
-from calque.base.errors import DTypeError
+from calque.base.errors import ArgumentError, DTypeError
 from calque.base.text import shown, type_name
 from calque.functional.blame import publish as _publish
 from calque.functional.common import is_tensor
@@ -327,6 +327,8 @@ class RandomApply(Sometimes):
 
     def forward(self, *inputs: Any) -> Any:
         """All of them, or none."""
+        if not inputs:
+            raise ArgumentError("[RandomApply] expected an image or a sample, got nothing")
         if self.skipped():
             return inputs if len(inputs) > 1 else inputs[0]
         return Compose(self.transforms)(*inputs)
