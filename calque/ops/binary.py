@@ -11,6 +11,7 @@ import numpy as np
 from calque.base.dtypes import DType, bool_
 from calque.base.errors import AutogradError, DTypeError
 from calque.ops import bodies
+from calque.ops.forward import flat
 from calque.ops.opdef import Attrs, OpDef, Sample, Vjp, register
 from calque.ops.rules import Array, binary, broadcasting, comparison, floating, integral, numeric, require_equal
 
@@ -116,6 +117,7 @@ binary(
     dtype=numeric("floor_divide"),
     low=0.3,
     exact=True,
+    jvp=flat,  # what is made of it by other operations, the derivative of a remainder, say, may move
 )
 binary(
     "remainder",

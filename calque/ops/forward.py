@@ -52,6 +52,11 @@ def elementwise(F: Any, op: OpDef, c: Any, tangents: Sequence[Any]) -> Any:
     return total
 
 
+def flat(F: Any, op: OpDef, c: Any, tangents: Sequence[Any]) -> Any:
+    """Steps, which do not move."""
+    return F.zeros_like(c.out)
+
+
 def pulled_twice(F: Any, op: OpDef, c: Any, tangents: Sequence[Any]) -> Any:
     """Any primitive with gradient rules: these are linear in the gradient u that they are given, <u, J t> = <J' u, t>, so the derivative of the
     right hand side by u is J t, exactly."""

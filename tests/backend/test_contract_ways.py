@@ -22,6 +22,7 @@ from calque.backend.cpu.contract.flat import is_flat
 from calque.backend.cpu.contract.near import is_near
 from calque.backend.cpu.contract.pack import PATCH_WORDS, read_patch
 from calque.backend.cpu.contract.params import blocking_for
+from calque.backend.cpu.objects import CodeMemory
 from calque.backend.cpu.target import current
 from tests.backend.test_cpu_objects import ELSEWHERE, compiled
 
@@ -108,8 +109,8 @@ def test_calling_what_was_left_out_ends_the_process() -> None:
     text = "declare void @missing(double)\n" + ELSEWHERE.replace("ret", "call void @missing(double %r)\n  ret")
     data = compiled(text)
     with pytest.raises(llvm.UnsupportedObject, match="nobody defines missing"):
-        llvm.Memory().load([llvm.parse(data)], {})
-    found = llvm.Memory().load([llvm.parse(data)], {}, {"missing"})
+        CodeMemory().load([llvm.parse(data)], {})
+    found = CodeMemory().load([llvm.parse(data)], {}, {"missing"})
     child = os.fork()
     if child == 0:
         faulthandler.disable()
