@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from calque.base.errors import ArgumentError, DataError, DTypeError, ShapeError, how_to_pass
-from calque.base.text import shown, type_name
+from calque.base.text import described, shown, type_name
 from calque.data.random_source import permutation, require_generator
 from calque.observe.source import warn_user
 from calque.tensor import Tensor
@@ -177,7 +177,10 @@ class ChainDataset(IterableDataset[Any]):
     """Several streams one after the other."""
 
     def __init__(self, datasets: Iterable[Dataset[Any]]) -> None:
-        self.datasets = list(datasets)
+        try:
+            self.datasets = list(datasets)
+        except TypeError:
+            raise TypeError(f"[ChainDataset] expected several streams, got {described(datasets)}") from None
         for position, dataset in enumerate(self.datasets):
             if not isinstance(dataset, IterableDataset):
                 raise TypeError(

@@ -67,7 +67,7 @@ def _matmul_right(F: Any, g: Any, c: Any) -> Any:
 
 
 def _matmul_ref(a: Array, b: Array) -> Array:
-    return np.asarray(np.matmul(widen(a), widen(b)))
+    return np.asarray(np.matmul(widen(a), widen(b)) + 0)  # a sum begins at 0: one product that is -0 gives 0
 
 
 MATMUL = register(
@@ -244,7 +244,7 @@ def conv2d_ref(x: Array, w: Array, stride: Pair, padding: Pair, dilation: Pair, 
     o, depth = w.shape[0], prod(w.shape[1:])
     out = _output_hw("conv2d", x.shape[2:4], w.shape[2:4], stride, padding, dilation)
     columns = _columns(x, w.shape[2:4], out, stride, padding, dilation, groups)
-    return np.asarray(np.matmul(w.reshape(groups, o // groups, depth), columns)).reshape(x.shape[0], o, *out)
+    return np.asarray(np.matmul(w.reshape(groups, o // groups, depth), columns) + 0).reshape(x.shape[0], o, *out)
 
 
 def conv2d_input_grad_ref(g: Array, w: Array, hw: Pair, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Array:

@@ -95,6 +95,9 @@ class Trainer:
     ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module) or not callable(loss_fn):
             raise DTypeError(f"[Trainer] expected a Module and a loss function, got {type_name(model)} and {type_name(loss_fn)}")
+        for name, value, methods in (("optimizer", optimizer, ("step", "zero_grad", "state_dict")), ("scheduler", scheduler, ("step", "state_dict"))):
+            if value is not None and not all(callable(getattr(value, method, None)) for method in methods):
+                raise DTypeError(f"[Trainer] expected {name} with {', '.join(methods)}, got {type_name(value)}")
         for name, value in (("accumulate", accumulate), ("patience", patience), ("save_every", save_every)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ArgumentError(f"[Trainer] expected {name} to be an integer >= 1, got {shown(value)}")

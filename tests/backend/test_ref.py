@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from calque.backend.ref.interpret import interpret, last_uses
-from calque.backend.ref.quick import run_quickly
+from calque.backend.ref.quick import routine_of, run_quickly
 from calque.base.dtypes import bfloat16, bool_, float16, float32, float64, int32, int64
 from calque.base.errors import VerificationError
 from calque.ir.program import Program
@@ -130,3 +130,23 @@ def test_quick_views_of_nothing_and_of_one(shape: tuple[int, ...], strides: tupl
     (found,), (wanted,) = run_quickly(program, [x]), interpret(program, [x])
     np.testing.assert_array_equal(found, wanted)
     assert found.shape == shape
+
+
+@pytest.mark.parametrize("shapes", [((1, 1), (1, 1)), ((3, 1), (1, 2)), ((2, 1, 1), (2, 1, 1))])
+def test_products_of_one_term_begin_at_zero_too(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    """-1 * 0 is -0, and 0 + -0 is 0: what machine code and PyTorch give."""
+    a, b = shapes
+    out = (*a[:-1], b[-1])
+    program = parse(
+        f"""program product():
+  %0 = input(index=0, shape={a}, dtype=float64) : float64[{", ".join(map(str, a))}]
+  %1 = input(index=1, shape={b}, dtype=float64) : float64[{", ".join(map(str, b))}]
+  %2 = matmul(%0, %1) : float64[{", ".join(map(str, out))}]
+  return %2
+""",
+        get,
+    )
+    alone = routine_of(get("matmul"), (), [(a, float64), (b, float64)], out, float64).function
+    given = np.full(a, -1.0), np.zeros(b)
+    for found in (*run_quickly(program, given), *interpret(program, given), alone(*given)):
+        assert not np.signbit(found).any()

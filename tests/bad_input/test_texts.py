@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import calque
-from calque import monitor, nn
+from calque import monitor, nn, train
 from calque.base.errors import ArgumentError, AutogradError, CalqueError, DTypeError, ShapeError
 from calque.base.text import clipped, described, function_name, shown
 from tests.bad_input.refusals import full_text, refused
@@ -264,3 +264,11 @@ def test_small_things_are_refused_in_our_words() -> None:
         calque.optim.swa_utils.update_bn([3], calque.nn.BatchNorm1d(2))
     with pytest.raises(CalqueError, match="expected width as an int"):
         monitor.table_row(1, width=-1)
+    with pytest.raises(DTypeError, match="expected brightness as a number or two"):
+        calque.vision.transforms.ColorJitter(brightness=None)
+    with pytest.raises(DTypeError, match="expected boxes as a Tensor"):
+        calque.vision.ops.roi_align(calque.ones(1, 1, 4, 4), 3, 2)
+    with pytest.raises(TypeError, match="expected several streams"):
+        calque.data.ChainDataset(np.array(3))
+    with pytest.raises(DTypeError, match="expected optimizer with step"):
+        train.Trainer(nn.Linear(2, 2), {4}, nn.functional.mse_loss, folder=tempfile.gettempdir())

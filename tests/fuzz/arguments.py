@@ -118,7 +118,7 @@ CLASSES: dict[str, Any] = {
 }
 # They change what the calls after them would find.
 INNER = frozenset(  # of use to subclasses alone
-    """forward hybridizer changing check_group step_numbers update_group iter create_arg create_args_for_root create_node
+    """forward transform make_params hybridizer changing check_group step_numbers update_group iter create_arg create_args_for_root create_node
     create_proxy""".split()  # noqa: SIM905
 )
 LEFT_OUT = frozenset(

@@ -105,6 +105,8 @@ def _exactly(kind: DType, dtype: DType) -> bool:
 
 def _product(shapes: Sequence[Shape], shape: Shape) -> Function:
     function: Function = np.dot if all(len(s) == 2 for s in shapes) else np.matmul
+    if shapes[0][-1] == 1:
+        return lambda a, b: function(a, b) + 0  # a sum begins at 0: its one product may be -0
     if prod(shape) * shapes[0][-1] < _THREADED:
         return function
 

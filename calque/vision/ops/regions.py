@@ -8,7 +8,9 @@ from typing import Any
 from calque import functional as T
 from calque import nn
 from calque.autograd.modes import no_grad
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.text import described
+from calque.functional.common import is_tensor
 from calque.nn.functional.conv import sizes
 from calque.nn.functional.sampling import Image, interpolated
 from calque.tensor import Tensor
@@ -20,6 +22,8 @@ def _by_image(op: str, input: Tensor, boxes: Any) -> list[tuple[int, Any, Tensor
     """(image, places of its regions among all, their corners) for (K, 5) rows that begin with the image, or a list of (L, 4) for each image."""
     if input.ndim != 4:
         raise ShapeError(f"[{op}] expected input (N, C, H, W), got shape {tuple(input.shape)}")
+    if not all(map(is_tensor, boxes if isinstance(boxes, (list, tuple)) else (boxes,))):
+        raise DTypeError(f"[{op}] expected boxes as a Tensor (K, 5), or a list of Tensors (L, 4), got {described(boxes)}")
     if isinstance(boxes, (list, tuple)):
         if len(boxes) != input.shape[0] or any(b.ndim != 2 or b.shape[1] != 4 for b in boxes):
             raise ShapeError(f"[{op}] expected one Tensor (L, 4) for each of {input.shape[0]} images, got {[tuple(b.shape) for b in boxes]}")

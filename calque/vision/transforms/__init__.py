@@ -371,6 +371,8 @@ class ColorJitter(Transform):
             if value < 0:
                 raise ValueError(f"[ColorJitter] expected {name} of at least 0, got {value}; 0 changes nothing")
             value = (max(centre - value, most[0]) if centre else -value, centre + value)
+        if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(isinstance(v, (int, float)) for v in value):
+            raise DTypeError(f"[ColorJitter] expected {name} as a number or two, got {shown(value)}")
         if not most[0] <= value[0] <= value[1] <= most[1]:
             raise ValueError(f"[ColorJitter] {name} values should be between {most}, got {shown(value)}; choose them inside")
         return None if value[0] == value[1] == centre else tuple(value)
