@@ -11,7 +11,7 @@ import ctypes
 import os
 import threading
 import weakref
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import deque
 from itertools import accumulate
 from pathlib import Path
@@ -150,60 +150,73 @@ class Pool:
     def _block(self, nbytes: int) -> Any:
         """What stands for a block of memory."""
         size = rounded(nbytes)
+        kind = _TYPES.get(size) or _TYPES.keep(size, ctypes.c_char * size)
         with self._lock:
             if self.returned:
                 self._collect()
-            kept = self._free.get(size)
-            if kept:
-                address = kept.pop()
-                self._cached -= size
-            else:
-                address = self._grow(size)
-            self._take(size)
-        return self._hand_out(size, address)
+            kept = self._free.get(size) or self._grow(size)
+            address = kept[-1]
+            memory = kind.from_address(address)
+            block = _Block(memory, self._back)
+            block.size, block.address = size, address
+            del kept[-1]  # from here on no call: where none is made no Ctrl-C comes, which would lose the block
+            self._out[address] = block
+            self._cached -= size
+            self._in_use += size
+            if self._in_use > self._peak:
+                self._peak = self._in_use
+                if self._peak > self._most:
+                    self._most = self._peak
+        if config.settings.poison:
+            poison(memory)
+        return memory
 
     def arena(self, nbytes: int) -> Array:
         """Bytes for the temporaries of one run: the smallest kept arena that is large enough, else new memory."""
         if self._lock._is_owned():  # type: ignore[attr-defined]
             return _apart(nbytes, np.dtype(np.uint8))
         size = rounded(nbytes)
+        kind = _TYPES.get(size) or _TYPES.keep(size, ctypes.c_char * size)
         with self._lock:
             if self.returned:
                 self._collect()
             k = bisect_left(self._arenas, (size, 0))
-            if k < len(self._arenas):
-                capacity, address = self._arenas.pop(k)
-                self._cached -= size  # what is left over stays kept
-            else:
-                capacity, address = size, self._grow(size)
-            self._capacity[address] = capacity
-            self._take(size)
-        return np.frombuffer(self._hand_out(size, address), np.uint8, nbytes)
-
-    def _hand_out(self, size: int, address: int) -> Any:
-        kind = _TYPES.get(size) or _TYPES.keep(size, ctypes.c_char * size)
-        memory = kind.from_address(address)
-        self._out[address] = block = _Block(memory, self._back)
-        block.size, block.address = size, address
+            if k == len(self._arenas):
+                self._grow(size, arena=True)
+                k = len(self._arenas) - 1
+            address = self._arenas[k][1]
+            memory = kind.from_address(address)
+            block = _Block(memory, self._back)
+            block.size, block.address = size, address
+            del self._arenas[k]  # from here on no call
+            self._out[address] = block
+            self._cached -= size  # what is left over stays kept
+            self._in_use += size
+            if self._in_use > self._peak:
+                self._peak = self._in_use
+                if self._peak > self._most:
+                    self._most = self._peak
         if config.settings.poison:
             poison(memory)
-        return memory
+        return np.frombuffer(memory, np.uint8, nbytes)
 
-    def _take(self, size: int) -> None:
-        self._in_use += size
-        if self._in_use > self._peak:
-            self._peak = self._in_use
-            self._most = max(self._most, self._peak)
-
-    def _grow(self, size: int) -> int:
-        """Address of new memory from the system."""
+    def _grow(self, size: int, arena: bool = False) -> list[int]:
+        """Add new memory from the system to what is kept; the kept blocks of the size."""
         self._shrink(max(self._most, self._in_use + size) - self._in_use - size)
         self._reserve(size, size)
         memory = self._fresh(size + ALIGNMENT)
         address: int = memory.ctypes.data
         address = -(-address // ALIGNMENT) * ALIGNMENT
-        self._memory[address] = memory
-        return address
+        kept = self._free.get(size) or []
+        self._memory[address] = memory  # from here on no call
+        self._cached += size
+        if arena:  # all others are smaller
+            self._capacity[address] = size
+            self._arenas += [(size, address)]
+        else:
+            kept += [address]
+            self._free[size] = kept
+        return kept
 
     def _fresh(self, size: int) -> Any:
         """Memory from the system; kept blocks are given back before it is said that there is none."""
@@ -272,33 +285,38 @@ class Pool:
     def _collect(self) -> None:
         """Take in the blocks that died."""
         while self.returned:
-            block = self.returned.popleft()
+            block = self.returned[0]
             size, address = block.size, block.address
-            del self._out[address]
+            if self._out.get(address) is not block:  # a Ctrl-C came before anybody had it
+                del self.returned[0]
+                continue
             if config.settings.poison:  # words of a program may still name the address
                 poison((ctypes.c_char * size).from_address(address))
+            capacity, kept = self._capacity.get(address), self._free.get(size)
+            k = 0 if capacity is None else bisect_left(self._arenas, (capacity, address))
+            del self.returned[0], self._out[address]  # from here on no call
             self._in_use -= size
             self._cached += size
-            capacity = self._capacity.get(address)
             if capacity is not None:
-                insort(self._arenas, (capacity, address))
-                continue
-            kept = self._free.pop(size, None)  # the size used last comes last
-            if kept is None:
-                kept = []
-            kept.append(address)
-            self._free[size] = kept
+                self._arenas[k:k] = [(capacity, address)]
+            elif kept is None:
+                self._free[size] = [address]
+            else:  # the size used last comes last
+                del self._free[size]
+                kept += [address]
+                self._free[size] = kept
 
     def _shrink(self, allowed: int) -> None:
         """Give kept blocks back until at most `allowed` bytes are kept: arenas that were too small first, then the sizes not used for longest."""
         while self._cached > allowed and self._arenas:
-            size, address = self._arenas.pop(0)
-            del self._memory[address], self._capacity[address]
+            size, address = self._arenas[0]
+            del self._arenas[0], self._memory[address], self._capacity[address]
             self._cached -= size
         for size in list(self._free):
             addresses = self._free[size]
             while addresses and self._cached > allowed:
-                del self._memory[addresses.pop()]
+                address = addresses[-1]
+                del addresses[-1], self._memory[address]
                 self._cached -= size
             if not addresses:
                 del self._free[size]
