@@ -24,6 +24,7 @@ from calque.base.device import CPU, Device
 from calque.base.dtypes import DType
 from calque.base.layout import Layout, dense_layout
 from calque.record.path import INPUT, Edge
+from calque.record.places import path_of
 from calque.replay.macro import ABSENT, ELSEWHERE, REALISED, SHARED, Fresh, Macro, Number, Test
 
 STANDS = {
@@ -69,7 +70,7 @@ class _Text:
         return self.literal(float.fromhex(values[0])) if kind is float else self.literal(values[0])
 
     def stretch(self, macro: Macro) -> Iterator[str]:
-        path = _path(macro.end)  # edge k gives slot k
+        path = path_of(macro.end)  # edge k gives slot k
         edges, slots = path[macro.start.depth :], {edge: slot for slot, edge in enumerate(path)}
         if macro.expect:
             yield "expect " + ", ".join([f"${cell} {STANDS.get(stood, f'is %{stood}')}" for cell, stood in macro.expect])
@@ -172,16 +173,6 @@ class _Text:
         self.objects.append(thing)
         found = getattr(thing, "__qualname__", None) or type(thing).__qualname__
         return f"<{found.replace('<locals>.', '').replace('<', '').replace('>', '')}>"
-
-
-def _path(edge: Edge) -> list[Edge]:
-    """The edges that lead to this one, itself included."""
-    found: list[Edge] = []
-    at: Edge | None = edge
-    while at is not None and at.parent is not None:
-        found.append(at)
-        at = at.parent
-    return found[::-1]
 
 
 def _where(line: str) -> str:

@@ -15,6 +15,7 @@ from calque.base.layout import Layout, dense_layout, layout
 from calque.ops import opdef
 from calque.record.numbers import scalar_tag
 from calque.record.path import INPUT, Edge
+from calque.record.places import path_of
 from calque.record.recorder import VIEW, VIEW_AS, Trace, grow, grow_constant, grow_general, grow_view, input_edge, local
 from calque.record.trie import root
 from calque.replay.capture import _nothing
@@ -145,7 +146,7 @@ class _Stretch:
     def __init__(self, reader: _Reader, start: Edge) -> None:
         self.reader, self.start = reader, start
         self.trace = Trace(start)
-        self.path = _path(start)
+        self.path = path_of(start)
         self.trace.n = len(self.path)
         self.inputs: list[Any] = []
         self.expect: list[Any] = []
@@ -341,12 +342,3 @@ class _Stretch:
 def same(a: Any, b: Any) -> bool:
     """Equal, and of equal types: 1, 1.0 and True differ."""
     return key_of(a) == key_of(b) or (a is b)
-
-
-def _path(edge: Edge) -> list[Edge]:
-    found: list[Edge] = []
-    at: Edge | None = edge
-    while at is not None and at.parent is not None:
-        found.append(at)
-        at = at.parent
-    return found[::-1]
