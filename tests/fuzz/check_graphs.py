@@ -113,8 +113,8 @@ class Guarded:
         self.maps: dict[int, tuple[mmap.mmap, Any]] = {}
         self.tails: dict[int, tuple[int, int]] = {}  # block -> (first unused address, count)
 
-    def grow(self, size: int) -> int:
-        """Memory for `size` bytes."""
+    def obtain(self, size: int) -> tuple[int, Any]:
+        """The address of memory for `size` bytes, and what owns it."""
         page = mmap.PAGESIZE
         length = -(-size // page) * page
         area = mmap.mmap(-1, length + page)
@@ -126,8 +126,7 @@ class Guarded:
             raise OSError(ctypes.get_errno(), "mprotect")
         address = start + length - size
         self.maps[address] = (area, view)
-        POOL._memory[address] = area
-        return address
+        return address, area
 
     def watch(self, array: np.ndarray) -> None:
         """Fill what is behind the array's last byte in its block. What the block held before must have kept within its bytes."""
@@ -151,7 +150,7 @@ def guard() -> Iterator[Guarded]:
     """Every buffer of every run in a block of its own with a guard page behind it: temporaries become outputs, so that nothing shares an arena."""
     POOL.release_cached()
     guarded = Guarded()
-    saved = memory.rounded, executable.rounded, memory.Pool._grow, memory.Pool.empty, pipeline.plan
+    saved = memory.rounded, executable.rounded, memory.Pool._obtain, memory.Pool.empty, pipeline.plan
 
     def exact(nbytes: int) -> int:
         return -(-max(nbytes, ALIGNMENT) // ALIGNMENT) * ALIGNMENT
@@ -167,13 +166,13 @@ def guard() -> Iterator[Guarded]:
         return replace(schedule, buffers=apart, arena_bytes=0)
 
     memory.rounded = executable.rounded = exact  # type: ignore[assignment]
-    memory.Pool._grow = lambda pool, size: guarded.grow(size)  # type: ignore[method-assign]
+    memory.Pool._obtain = lambda pool, size: guarded.obtain(size)  # type: ignore[method-assign]
     memory.Pool.empty = empty  # type: ignore[method-assign]
     pipeline.plan = plan  # type: ignore[assignment]
     try:
         yield guarded
     finally:
-        memory.rounded, executable.rounded, memory.Pool._grow, memory.Pool.empty, pipeline.plan = saved  # type: ignore[method-assign]
+        memory.rounded, executable.rounded, memory.Pool._obtain, memory.Pool.empty, pipeline.plan = saved  # type: ignore[method-assign]
 
 
 def guarded_mismatch(seed: int, steps: int, skip: frozenset[int]) -> str:

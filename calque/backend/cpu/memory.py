@@ -202,11 +202,7 @@ class Pool:
 
     def _grow(self, size: int, arena: bool = False) -> list[int]:
         """Add new memory from the system to what is kept; the kept blocks of the size."""
-        self._shrink(max(self._most, self._in_use + size) - self._in_use - size)
-        self._reserve(size, size)
-        memory = self._fresh(size + ALIGNMENT)
-        address: int = memory.ctypes.data
-        address = -(-address // ALIGNMENT) * ALIGNMENT
+        address, memory = self._obtain(size)
         kept = self._free.get(size) or []
         self._memory[address] = memory  # from here on no call
         self._cached += size
@@ -217,6 +213,14 @@ class Pool:
             kept += [address]
             self._free[size] = kept
         return kept
+
+    def _obtain(self, size: int) -> tuple[int, Any]:
+        """New memory from the system: its first aligned address, and what owns it."""
+        self._shrink(max(self._most, self._in_use + size) - self._in_use - size)
+        self._reserve(size, size)
+        memory = self._fresh(size + ALIGNMENT)
+        address: int = memory.ctypes.data
+        return -(-address // ALIGNMENT) * ALIGNMENT, memory
 
     def _fresh(self, size: int) -> Any:
         """Memory from the system; kept blocks are given back before it is said that there is none."""
