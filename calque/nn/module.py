@@ -350,6 +350,8 @@ class Module(Conversions):
             raise DTypeError(f"[named_modules] expected memo as a set of modules, got {type_name(memo)}; leave it out")
         if not isinstance(prefix, str):
             raise DTypeError(f"[named_modules] expected prefix as a str, got {type_name(prefix)}; leave it out")
+        if not isinstance(remove_duplicate, int):
+            raise DTypeError(f"[named_modules] expected remove_duplicate as a bool, got {described(remove_duplicate)}; pass True or False")
         if self in memo:
             return
         if remove_duplicate:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from calque.backend.ref.interpret import run_node
-from calque.ir.program import Program
+from calque.ir.program import Node, Program
 
 Array = np.ndarray[Any, Any]
 
@@ -23,27 +23,43 @@ class Salvage:
     def __init__(self, program: Program, inputs: Sequence[Any], scalars: Sequence[Any]) -> None:
         self.error: Exception | None = None
         found: list[Array | None] = []
+        last = _last_uses(program)
         shaped = [None if a is None else a.reshape(program.nodes[i].shape) for a, i in zip(inputs, program.inputs, strict=True)]
         with np.errstate(all="ignore"):
-            for node in program.nodes:
-                operands = [found[i] for i in node.inputs]
-                missing = node.op.role == "input" and shaped[node.attrs[0]] is None
-                if missing or any(o is None for o in operands):
-                    found.append(None)
-                    continue
-                try:
-                    found.append(run_node(node, operands, shaped, scalars))
-                except Exception as error:
-                    found.append(None)
-                    if self.error is None:
-                        self.error = error
-                        error.calque_line = node.line  # type: ignore[attr-defined]
-                        error.add_note(f"[{node.op.name}] recorded at {node.line or 'an unknown line'}")
+            for position, node in enumerate(program.nodes):
+                found.append(self._value(node, [found[i] for i in node.inputs], shaped, scalars))
+                for source in (position, *node.inputs):
+                    if last[source] <= position:
+                        found[source] = None  # the values of a large program at once can be many times what the program itself takes
         reports = [(k, c.value, found[c.value]) for k, c in enumerate(program.checks)]
         bad = [(k, int(report), _users(program, value)) for k, value, report in reports if report is not None and int(report) != -1]
         lost = {position for *_, users in bad for position in users}
         self.values = [None if o in lost else found[o] for o in program.outputs]
         self.failed = [(k, report) for k, report, users in sorted(bad, key=lambda b: b[2].isdisjoint(program.outputs))]
+
+    def _value(self, node: Node, operands: list[Array | None], inputs: Sequence[Any], scalars: Sequence[Any]) -> Array | None:
+        missing = node.op.role == "input" and inputs[node.attrs[0]] is None
+        if missing or any(o is None for o in operands):
+            return None
+        try:
+            return run_node(node, operands, inputs, scalars)
+        except Exception as error:
+            if self.error is None:
+                self.error = error
+                error.calque_line = node.line  # type: ignore[attr-defined]
+                error.add_note(f"[{node.op.name}] recorded at {node.line or 'an unknown line'}")
+            return None
+
+
+def _last_uses(program: Program) -> list[int]:
+    """For every node the last position that needs it: its own for what nobody uses, the number of nodes for outputs and what checks look at."""
+    last = list(range(len(program.nodes)))
+    for position, node in enumerate(program.nodes):
+        for source in node.inputs:
+            last[source] = position
+    for kept in (*program.outputs, *(check.value for check in program.checks)):
+        last[kept] = len(program.nodes)
+    return last
 
 
 def _users(program: Program, check: int) -> set[int]:

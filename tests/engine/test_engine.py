@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -306,6 +307,23 @@ def test_forced_failures_are_reported_where_they_were_recorded(inline: bool, mon
         assert re.search(rf"{re.escape(__file__)}:{line}\b", text), text
         for step, value in enumerate(good):
             assert value.tolist() == [k + step for k in range(10)]
+
+
+def test_what_a_failure_leaves_is_computed_in_little_memory() -> None:
+    """Values go after their last use. All of them were kept: beside a new large model a bad index took 6 GB."""
+    x, where = calque.rand(1 << 18), calque.tensor([1, 12])
+    calque.synchronize()
+    wave, bad = x, calque.index_select(calque.arange(10.0), 0, where * 1)
+    for _ in range(60):
+        wave = wave.sin() * 1.5
+    tracemalloc.start()
+    try:
+        with pytest.raises(IndexError):
+            bad.tolist()
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20  # of 120 values of 1 MiB each
+    finally:
+        tracemalloc.stop()
+    assert wave.shape == (1 << 18,) and bool(wave.isfinite().all())
 
 
 def test_waitall_raises_what_nobody_has_read() -> None:

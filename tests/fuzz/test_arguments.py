@@ -15,6 +15,7 @@ from calque import distributions as d
 from calque.base import text
 from calque.compat import missing
 from calque.functional import blame
+from calque.vision.transforms import v2
 from tests.fuzz.arguments import CLASSES, TARGETS, Call, finding, leak
 
 F = nn.functional
@@ -243,6 +244,10 @@ WRONG = [
     (lambda: calque.can_cast(calque.int64, Nothing), "[can_cast] expected a dtype, got type"),
     (lambda: calque.fft.fftshift(calque.tensor(1.0), (k for k in (0,))), "[fftshift] expected"),
     (lambda: ONE.to_sparse(range(0)), "[to_sparse] expected sparse_dim as an int, got range"),
+    (lambda: ONE.to_sparse(np.ones((3, 3), object)), "[to_sparse] expected sparse_dim as an int, got"),
+    (lambda: v2.CutMix(num_classes=2).mix(calque.ones(2, 3, 4, 4), 1 << 40), "[CutMix] expected the share of an image between 0 and 1, got"),
+    (lambda: v2.MixUp(num_classes=2).mix(calque.ones(2, 3, 4, 4), -0.5), "[MixUp] expected the share of an image between 0 and 1, got"),
+    (lambda: list(nn.ReLU().modules(np.zeros(2))), "[named_modules] expected remove_duplicate as a bool, got"),
     (lambda: nn.parallel.parallel_apply([1.0], [ONE]), "[parallel_apply] expected modules or functions, got float 1.0 among them"),
     (lambda: F.hardtanh(calque.ones(2).byte()), "[hardtanh] cannot do hardtanh on an unsigned type with negative limits"),
     (lambda: calque.full((2,), calque.ones((), requires_grad=True)), "[full] expected fill_value as a number, got a Tensor that requires"),

@@ -16,6 +16,7 @@ from calque.base.text import described, type_name
 from calque.functional.checks import check_index
 from calque.functional.common import cast, dtype_of, is_tensor, method, prim
 from calque.functional.creation import tensor
+from calque.functional.kinds import is_int
 from calque.functional.sparse.tensor import LAYOUTS, RULES, SparseTensor, build, compressed, require_kind, rule, take, uploaded
 from calque.functional.views import int_tuple, reshape
 from calque.tensor import Tensor, read
@@ -188,7 +189,7 @@ def to_sparse(
         return RULES["to_sparse"](input, sparse_dim, layout=layout)  # type: ignore[no-any-return]
     if is_tensor(sparse_dim) or isinstance(sparse_dim, str):
         layout, sparse_dim = sparse_dim, None
-    if sparse_dim is not None and not hasattr(sparse_dim, "__index__"):
+    if sparse_dim is not None and not is_int(sparse_dim):
         raise DTypeError(f"[to_sparse] expected sparse_dim as an int, got {described(sparse_dim)}; leave it out to list all dims by place")
     found = from_dense(input, sparse_dim)
     return found if layout is None or layout == sparse_coo else RULES["to_sparse"](found, layout=layout)  # type: ignore[no-any-return]

@@ -55,6 +55,11 @@ class _Mixed(Transform):
         return mixed, labels * share + labels.roll(1, 0) * (1 - share)
 
 
+def _check_share(name: str, share: Any) -> None:
+    if not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise ArgumentError(f"[{name}] expected the share of an image between 0 and 1, got {shown(share)}; forward draws one")
+
+
 class MixUp(_Mixed):
     """Each image plus the one before it, in shares that are drawn for the batch from Beta(alpha, alpha); the labels in the same shares.
 
@@ -66,6 +71,7 @@ class MixUp(_Mixed):
 
     def mix(self, images: Tensor, share: float) -> tuple[Tensor, float]:
         """`share` of each image and 1 - `share` of the one before it."""
+        _check_share("MixUp", share)
         if not images.dtype.is_floating_point:
             raise DTypeError(f"[MixUp] expected floating images, got {images.dtype}; divide them by 255")
         return images * share + images.roll(1, 0) * (1 - share), share
@@ -82,6 +88,7 @@ class CutMix(_Mixed):
 
     def mix(self, images: Tensor, share: float) -> tuple[Tensor, float]:
         """A rectangle with its middle anywhere, as far as it lies inside."""
+        _check_share("CutMix", share)
         height, width = images.shape[-2:]
         x, y, half = below(width), below(height), 0.5 * math.sqrt(1 - share)
         wide, high = int(half * width), int(half * height)
