@@ -16,6 +16,8 @@ from calque.ir.program import Node
 from calque.ir.rewrite import Graph, Rule, Rules
 from calque.ops import opdef
 
+GATHERED_THROUGH = 6  # elementwise operations in a row
+
 
 def constant_of(g: Graph, position: int) -> Any:
     """The number that every element of a value equals, or None."""
@@ -267,9 +269,12 @@ def _single_piece(g: Graph, n: Node) -> int | None:
 
 
 def _gather_inside(g: Graph, n: Node) -> int | None:
-    """Only when far fewer elements are picked than there are."""
+    """Only when far fewer elements are picked than there are, and through few operations: a loop that picks at every turn would repeat all turns
+    before it at each."""
     source = g.nodes[n.inputs[0]]
     dim = n.attrs[0]
+    if g.depth > GATHERED_THROUGH:
+        return None
     if source.op.kind != "elementwise" or source.op.body is None or not source.inputs or n.numel * 4 > source.numel:
         return None
     if n.shape[:dim] + n.shape[dim + 1 :] != source.shape[:dim] + source.shape[dim + 1 :] or source.op.creates:

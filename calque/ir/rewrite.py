@@ -52,7 +52,8 @@ class Graph:
 
     def __init__(self, rules: Iterable[Rule] = (), trace: list[tuple[str, int]] | None = None) -> None:
         self.nodes: list[Node] = []
-        self.known: dict[Any, int] = {}
+        self.known: dict[Any, int] = {}  # where a node's value is, whatever a rule has made of it
+        self.depth = 0  # of rules whose results are being added
         self.rules = rules if isinstance(rules, Rules) else Rules(rules)
         self.trace = trace
         self.line = ""
@@ -63,14 +64,7 @@ class Graph:
 
     def insert(self, node: Node) -> int:
         """Position of an equal value: by a rule, an equal node, or the node itself."""
-        op = node.op
-        for rule in self.rules.of(op):
-            found = rule.apply(self, node)
-            if found is not None:
-                if self.trace is not None:
-                    self.trace.append((rule.name, found))
-                return found
-        inputs = node.inputs
+        op, inputs = node.op, node.inputs
         if op.commutative and inputs[0] > inputs[1]:
             inputs = (inputs[1], inputs[0])
         attrs: Any = node.attrs
@@ -79,8 +73,21 @@ class Graph:
         key = (op.name, inputs, attrs, node.dtype)
         found = self.known.get(key)
         if found is None:
-            found = self.known[key] = len(self.nodes)
+            found = self.known[key] = self._by_rule(node)
+        return found
+
+    def _by_rule(self, node: Node) -> int:
+        self.depth += 1
+        for rule in self.rules.of(node.op):
+            found = rule.apply(self, node)
+            if found is not None:
+                if self.trace is not None:
+                    self.trace.append((rule.name, found))
+                break
+        else:
+            found = len(self.nodes)
             self.nodes.append(node)
+        self.depth -= 1
         return found
 
 

@@ -117,7 +117,9 @@ class Facts:
         self.nbytes: list[int] = [count * size for count, size in zip(self.numel, self.itemsize, strict=True)]
         self.sources: list[tuple[int, ...]] = [self._sources(n) for n in self.nodes]
         self.once: list[bool] = [self._read_once(i) for i in range(len(self.nodes))]
-        self.spread: list[bool] = [self._is_spread(i) for i in range(len(self.nodes))]
+        self.spread: list[bool] = [False] * len(self.nodes)
+        for i in reversed(range(len(self.nodes))):
+            self.spread[i] = self._is_spread(i)
         self.cost: list[int] = []
         self.free: list[bool] = []
         self._costs()
@@ -156,8 +158,9 @@ class Facts:
             user = self.users[user][0]
             if self.cls[user] not in (Class.MAP, Class.VIEW) or self.nodes[user].shape[-1:] != shape[-1:]:
                 return False
-            if self.cls[user] is Class.MAP and self.numel[user] != count:
-                return self.numel[user] >= MANY_ROWS * count
+            if self.cls[user] is Class.MAP:
+                # One of its own size is followed by what was found for it: users come later, and were looked at before.
+                return self.spread[user] if self.numel[user] == count else self.numel[user] >= MANY_ROWS * count
         return False
 
     def _class(self, node: Node) -> Class:
