@@ -8,8 +8,9 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.dtypes import FInfo
-from calque.base.errors import ShapeError
+from calque.base.errors import DTypeError, ShapeError
 from calque.base.shapes import Size, broadcast_shapes
+from calque.base.text import described
 from calque.distributions import constraints
 from calque.distributions.transform import (
     CatTransform,
@@ -431,6 +432,8 @@ class CumulativeDistributionTransform(Transform):
 
     def __init__(self, distribution: Any, cache_size: int = 0) -> None:
         super().__init__(cache_size=cache_size)
+        if not all(hasattr(distribution, name) for name in ("support", "cdf", "icdf", "log_prob")):
+            raise DTypeError(f"[CumulativeDistributionTransform] expected a distribution, got {described(distribution)}; pass Normal(0, 1)")
         self.distribution = distribution
 
     def _again(self, cache_size: int) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from calque.autograd.modes import no_grad
 from calque.base.errors import ArgumentError, DTypeError, StateDictError
 from calque.base.shapes import whole
-from calque.base.text import type_name
+from calque.base.text import shown, type_name
 from calque.functional.blame import require_settings
 from calque.functional.common import is_number, is_tensor
 from calque.observe.source import warn_user
@@ -194,6 +194,8 @@ class LRScheduler:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned. The rates themselves are in the optimizer's state dict."""
+        if not isinstance(state_dict, Mapping) or not all(isinstance(k, str) for k in state_dict):
+            raise DTypeError(f"[{type(self).__name__}] expected what state_dict() returned, got {shown(state_dict)}; pass a dict with names as keys")
         self.__dict__.update({k: v for k, v in state_dict.items() if k != "optimizer"})
 
 

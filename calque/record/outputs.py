@@ -7,7 +7,7 @@ from inspect import signature
 from typing import Any
 
 from calque.base.errors import ArgumentError, AutogradError, DTypeError
-from calque.base.text import type_name
+from calque.base.text import described
 from calque.observe.source import warn_user
 from calque.record.recorder import local
 
@@ -25,9 +25,9 @@ def stored(name: str, function: Callable[..., Any], args: Sequence[Any], keyword
             "were given"
         )
     outs = list(out) if isinstance(out, (tuple, list)) else [out]
-    for target in outs:
+    for target in outs or [out]:
         if not _is_tensor(target):
-            raise DTypeError(f"[{name}] expected out as a Tensor (or one for each result), got {type_name(target)}; leave it out to get a new one")
+            raise DTypeError(f"[{name}] expected out as a Tensor (or one for each result), got {described(target)}; leave it out to get a new one")
     flat = [x for a in (*args, *keywords.values(), *outs) for x in (a if isinstance(a, (tuple, list)) else (a,))]
     state = local.state
     if state.grad and any(_is_tensor(x) and x._requires_grad for x in flat):

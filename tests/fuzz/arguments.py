@@ -420,7 +420,8 @@ def main() -> int:
                 note,
             ]
             # In the folder that goes away: what is called may write files of any name.
-            done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": ROOT}, stdout=subprocess.PIPE, text=True, check=False)
+            env = {**os.environ, "PYTHONPATH": ROOT}
+            done = subprocess.run(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True, errors="replace", check=False)
             lines = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
             total["findings"] += len(lines)
             print(*lines, sep="\n", end="\n" if lines else "")
