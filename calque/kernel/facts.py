@@ -35,6 +35,7 @@ WEIGHTS = {
 
 
 MANY_ROWS = 16  # from so many on, what is evaluated for each is not evaluated once
+MANY_SLICES = 16  # users of one value, each of a part of it
 
 VIEWS = ("view", "view_at")
 
@@ -137,10 +138,13 @@ class Facts:
         return tuple([i for i in through if self.cls[i] is not Class.NUMBER])
 
     def _read_once(self, node: int) -> bool:
-        """Whether every element has one reader: a single user, or slices with a single user each."""
+        """Whether every element has one reader: a single user, or a few slices with a single user each. Many slices would mean many kernels with the
+        value's operations in each, and where these ask for positions (random numbers) no two of them would be the same code."""
         users = self.users[node]
         if len(users) == 1:
             return True
+        if len(users) > MANY_SLICES:
+            return False
         covered = 0
         for u in users:
             if self.cls[u] is not Class.VIEW or len(self.users[u]) != 1:

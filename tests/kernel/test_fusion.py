@@ -57,6 +57,17 @@ def layer_norm(b: Build, x: int, w: int, bias: int, count: int) -> tuple[int, in
     return plus(b, b.mul(normal, w), bias), normal, scale
 
 
+@pytest.mark.parametrize("slices", [4, 40])
+def test_slices_of_random_numbers_are_few_kernels(slices: int) -> None:
+    """Each slice asks for other positions, which are part of a kernel: 400 rows of noise were 400 kernels, and took LLVM eight seconds."""
+    b = Build()
+    noise = b.random_bits(b.constant(7, int64), b.constant(3, int64), attrs=((slices, 10),))
+    scaled = b.mul(b.cast(b.bitwise_and(noise, b.constant(1023, int64)), attrs=(float32,)), b.constant(1 / 1024))
+    rows = [b.view(scaled, (1, 10), (10, 1), 10 * k) for k in range(slices)]
+    schedule = compiled(b.program(b.cat(*[b.relu(row) for row in rows], attrs=(0,))))
+    assert kernels(schedule) <= 4
+
+
 def test_pixels_stay_innermost_under_many_parameters_per_channel() -> None:
     """Batch norm for inference: four vectors of channels are read, but it is the image that must be walked in order."""
     b = Build()
