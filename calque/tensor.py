@@ -572,18 +572,26 @@ def read(t: Tensor, reason: str = "read") -> np.ndarray[Any, Any]:
 
 def read_number(t: Tensor, reason: str, convert: Callable[[Any], Any]) -> Any:
     """`convert` applied to the values: what Python decides on. While a call is recorded for replay, the replay looks again."""
-    capture, storage, view = local.state.capture, t._storage, t._layout
+    state, storage, view = local.state, t._storage, t._layout
     if view.device is META:
         return convert(read(t, reason))
-    if capture is not None:
-        return capture.read(storage, view, reason, convert)
+    if state.capture is not None:
+        return state.capture.read(storage, view, reason, convert)
     buffer = storage.buffer or recorder.materialise(storage, reason)
-    if local.state.trace.eager:
-        recorder.flush(reason)
+    trace = state.trace
+    if trace.eager:
+        recorder.restart(state, trace, reason)
     if buffer.task is not None or buffer.array is None:
         return convert(read(t, reason))
     raise_pending()  # `read` without the calls that nothing needs here: a loop waits for its loss, and then for what follows
+    if trace.eager:
+        flat = buffer.array
+        single = t._cache is None and view.ndim == 0 and flat.dtype is view.dtype.np and view.offset < len(flat)
+        return convert(flat[view.offset] if single else trace.array(t))
     return convert(strided(buffer.array, view))
+
+
+SMALL = 1 << 12  # bytes for which NumPy is asked where operations are computed at once, as they ask it: the backend's pool takes longer
 
 
 def upload(values: np.ndarray[Any, Any], dtype: dt.DType, shape: tuple[int, ...] | None = None) -> Tensor:
@@ -594,6 +602,11 @@ def upload(values: np.ndarray[Any, Any], dtype: dt.DType, shape: tuple[int, ...]
         return frame.uploaded(values, dtype)  # type: ignore[no-any-return]
     device = local.state.device
     dense = dense_layout(tuple(values.shape) if shape is None else shape, dtype, device or CPU)
+    trace = local.state.trace
+    if trace.eager and device is None and shape is None and dense.nbytes <= SMALL:
+        found: Tensor = trace.made(np.array(values, dtype.np, order="C"), dense, True)
+        found._storage.buffer.floating = True  # type: ignore[union-attr]
+        return found
     if device is META:
         return constant(0.0, dense)
     flat = on(device or CPU, lambda: new_array(dense.numel, dtype))
@@ -601,7 +614,6 @@ def upload(values: np.ndarray[Any, Any], dtype: dt.DType, shape: tuple[int, ...]
     made = from_array(placed(flat, dense.device), dense)
     if device is None:
         made._storage.buffer.floating = True  # type: ignore[union-attr]
-    trace = local.state.trace
     if trace.transforms:
         trace.born(made._storage)
     return made

@@ -69,26 +69,38 @@ def layout(shape: Shape, strides: Shape, offset: int, dtype: DType, device: Devi
     key = (shape, strides, offset, dtype, device)
     found = _INTERNED.get(key)
     if found is None:
-        with_values(dtype)
-        found = Layout()
-        found.shape, found.strides, found.offset, found.dtype, found.device = Size(shape), strides, offset, dtype, device
-        found.ndim = len(shape)
-        if found.ndim > MOST_DIMS:
-            raise ShapeError(f"[shape] expected at most {MOST_DIMS} dims, got {found.ndim}; merge some with flatten() or reshape()")
-        found.numel = prod(shape)
-        if device is not CPU:
-            InUse.several = True
-            InUse.elsewhere |= device is not META
-        found.nbytes = found.numel * dtype.itemsize
-        if (found.nbytes or prod([n or 1 for n in shape]) * dtype.itemsize) >= 1 << 63:  # of no elements, too: NumPy has no such array
-            raise OutOfMemoryError(f"[memory] expected a tensor of less than 2**63 bytes, got shape {shape} of {dtype}; is a size wrong?")
-        found.contiguous = is_contiguous(shape, strides)
-        found.dense = found.contiguous and offset == 0
-        found.upright = found.contiguous or common_order([(shape, strides)]) == tuple(range(len(shape)))
-        found.origin = layout(shape, strides, 0, dtype, device) if offset else None
+        found = _shifted(layout(shape, strides, 0, dtype, device), offset) if offset else _at_zero(shape, strides, dtype, device)
         if len(_INTERNED) * _INTERNED.ENTRY >= _TABLE.limit():
             _INTERNED.sweep()
         _INTERNED[key] = found
+    return found
+
+
+def _at_zero(shape: Shape, strides: Shape, dtype: DType, device: Device) -> Layout:
+    with_values(dtype)
+    found = Layout()
+    found.shape, found.strides, found.offset, found.dtype, found.device = Size(shape), strides, 0, dtype, device
+    found.ndim = len(shape)
+    if found.ndim > MOST_DIMS:
+        raise ShapeError(f"[shape] expected at most {MOST_DIMS} dims, got {found.ndim}; merge some with flatten() or reshape()")
+    found.numel = prod(shape)
+    if device is not CPU:
+        InUse.several = True
+        InUse.elsewhere |= device is not META
+    found.nbytes = found.numel * dtype.itemsize
+    if (found.nbytes or prod([n or 1 for n in shape]) * dtype.itemsize) >= 1 << 63:  # of no elements, too: NumPy has no such array
+        raise OutOfMemoryError(f"[memory] expected a tensor of less than 2**63 bytes, got shape {shape} of {dtype}; is a size wrong?")
+    found.contiguous = found.dense = is_contiguous(shape, strides)
+    found.upright = found.contiguous or common_order([(shape, strides)]) == tuple(range(len(shape)))
+    found.origin = None
+    return found
+
+
+def _shifted(origin: Layout, offset: int) -> Layout:
+    found = Layout()
+    found.shape, found.strides, found.offset, found.dtype, found.device = origin.shape, origin.strides, offset, origin.dtype, origin.device
+    found.ndim, found.numel, found.nbytes = origin.ndim, origin.numel, origin.nbytes
+    found.contiguous, found.dense, found.upright, found.origin = origin.contiguous, False, origin.upright, origin
     return found
 
 

@@ -345,7 +345,12 @@ def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keyword
         return ask(public_function(name, function), others, args, keywords)
     if isinstance(error, TypeError) and not isinstance(error, CalqueError) and (again := _in_our_words(name, function, args, keywords)) is not None:
         call, args, keywords = again
-        return call(*args, **keywords)
+        try:
+            return call(*args, **keywords)
+        except Exception as inner:
+            if (found := answer(name, function, args, keywords, inner)) is not NOTHING:
+                return found
+            raise
     meant = explained(name, function, args, keywords, error)
     if meant is None and error.args and isinstance(error.args[0], str) and len(error.args[0]) > CalqueError.longest:
         if not isinstance(error, CalqueError):  # these do so themselves

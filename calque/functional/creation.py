@@ -147,6 +147,14 @@ def to_array(data: Any, dtype: dt.DType | None = None) -> tuple[np.ndarray[Any, 
     return array, dtype
 
 
+def _is_plain(number: Any) -> bool:
+    """Whether every type holds numbers of this size."""
+    return abs(number) < 1 << 15 or number - number != 0
+
+
+_NUMBERS: dict[type, dt.DType | None] = {bool: dt.bool_, int: dt.int64, float: None}  # None: the default dtype
+
+
 @public(method=False)
 @placed_like
 def tensor(
@@ -160,6 +168,9 @@ def tensor(
     tensor([[ 3,  5],
             [10,  5]])
     """
+    if dtype is None and device is None and data.__class__ in _NUMBERS and _is_plain(data):
+        kind = _NUMBERS[data.__class__] or dt.get_default_dtype()
+        return marked(upload_known(np.array(data, kind.np), kind, data), requires_grad, "tensor")
     resolve_device(device, "tensor")
     if is_tensor(data):
         result = detach(cast(detach(data), resolve_dtype(dtype, data._layout.dtype, "tensor")))

@@ -25,7 +25,8 @@ from calque.functional.placing import beside_input
 from calque.functional.views import Entry, expand, lookup, permute, remember, reshape
 from calque.functional.windows import selected, sliced
 from calque.functional.writing import check_target
-from calque.tensor import Tensor, make_view, read, read_number, upload
+from calque.record.recorder import local
+from calque.tensor import SMALL, Tensor, make_view, read, read_number, upload
 
 _OF_A_TUPLE = (slice, Tensor, np.ndarray, list, tuple, range)  # items that no list of numbers has
 _LIST_IS_AN_ARRAY = 32  # items: a longer list is an array whatever it holds, as in PyTorch
@@ -294,7 +295,23 @@ class _Plan:
         return result if self.moved is self.flat and inverse == tuple(range(len(inverse))) else permute(result, inverse)
 
 
+def _masked_now(input: Tensor, mask: Tensor) -> Tensor | None:
+    """The elements where a mask is true, if both are there and no gradient is asked for; else None. Reading the mask waits for it in any case, and a
+    program for what is picked would be a new one for every number of elements."""
+    state, view, chosen = local.state, input._layout, mask._layout
+    trace = state.trace
+    if not trace.eager or (state.grad and input._requires_grad) or view.device is not CPU or chosen.device is not CPU:
+        return None
+    if chosen.dtype is not dt.bool_ or not chosen.ndim or view.shape[: chosen.ndim] != chosen.shape or view.nbytes > SMALL:
+        return None
+    found = trace.array(input)[trace.array(mask)]
+    made: Tensor = trace.made(found, dense_layout(found.shape, view.dtype), True)
+    return made
+
+
 def _read(input: Tensor, items: tuple[Any, ...]) -> Tensor:
+    if len(items) == 1 and is_tensor(items[0]) and (found := _masked_now(input, items[0])) is not None:
+        return found
     base, indices = _separate(input, [_parse(item, True) for item in items])
     return _Plan(base, indices).read() if indices else base
 

@@ -239,7 +239,7 @@ def _joined_now(parts: list[Tensor], join: Callable[[list[Any]], Any]) -> Tensor
     state = local.state
     if len(parts) < MANY or state.capture is not None or not state.plain or state.device is not None:
         return None
-    size, given = 0, []
+    size, given, trace = 0, [], state.trace
     for x in parts:
         view, buffer = x._layout, x._storage.buffer
         size += view.nbytes
@@ -247,7 +247,7 @@ def _joined_now(parts: list[Tensor], join: Callable[[list[Any]], Any]) -> Tensor
             return None
         given.append((buffer, view))
     first = parts[0]._layout
-    arrays = [strided(buffer.readable(), view) for buffer, view in given]
+    arrays = [trace.array(x) for x in parts] if trace.eager else [strided(buffer.readable(), view) for buffer, view in given]
     raise_pending()
     try:
         values = join(arrays)
@@ -306,7 +306,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None)
                 f"at entry {i}"
             )
     d = normalize_dim(dim, len(shape) + 1, "stack")
-    result = _joined_now(listed, lambda parts: np.stack(parts, d))
+    result = _joined_now(listed, lambda parts: np.concatenate(parts).reshape(-1, *shape) if d == 0 < len(shape) else np.stack(parts, d))
     if result is None:
         result = prim("cat", *[unsqueeze(x, d) for x in listed], d) if len(listed) > 1 else prim("copy", unsqueeze(listed[0], d))
     return result if out is None else written("stack", result, out)

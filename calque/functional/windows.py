@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
+from calque.base.cache import memoised
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import Shape, normalize_dim, overlaps, view_bounds, whole
@@ -48,8 +49,23 @@ def selected(view: Layout, dim: int, position: int, op: str = "select") -> Entry
             f"[{op}] index {position} is out of bounds for dimension {d} with size {extent} (shape {tuple(view.shape)}); {valid}"
         )
     where = position + extent if position < 0 else position
-    drop = lambda values: (*values[:d], *values[d + 1 :])  # noqa: E731
-    return _part(view, drop(tuple(view.shape)), drop, lambda strides: where * strides[d])
+    shape, strides, source, within, step, name = _without(view, d)
+    offset = where * step
+
+    def backward(g: Any) -> Any:
+        return prim(name, prim("full", (0.0, g._layout.dtype), source), g, shape, within, offset)
+
+    return layout(shape, strides, view.offset + where * view.strides[d], view.dtype, view.device), backward
+
+
+@memoised("views without a dimension", 600, 1 / 512)
+def _without(view: Layout, d: int) -> tuple[Shape, Shape, Shape, Shape, int, str]:
+    """What all indices along a dimension have in common: shape and strides of the parts, shape of the source, strides of the parts in its dense copy,
+    and how far they are apart there; what adds one up in a gradient."""
+    source = tuple(view.shape)
+    dense = dense_layout(source, view.dtype, view.device).strides
+    shape, strides, within = ((*values[:d], *values[d + 1 :]) for values in (source, view.strides, dense))
+    return shape, strides, source, within, dense[d], "update_add" if overlaps(shape, within) else "update"
 
 
 @public()

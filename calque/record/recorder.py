@@ -409,7 +409,7 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
     state = local.state
     trace = state.trace
     if not trace.n:
-        _restart(state, trace, reason)
+        restart(state, trace, reason)
         return
     state.seen = None
     if state.capture is not None and state.capture.flushing(trace, reason):
@@ -439,7 +439,7 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
         state.capture.flushed()
 
 
-def _restart(state: State, trace: Any, reason: str) -> None:
+def restart(state: State, trace: Any, reason: str) -> None:
     """A flush where nothing is recorded."""
     if trace.eager:
         flushed(reason, 3)

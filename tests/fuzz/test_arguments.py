@@ -249,6 +249,7 @@ WRONG = [
     (lambda: v2.MixUp(num_classes=2).mix(calque.ones(2, 3, 4, 4), -0.5), "[MixUp] expected the share of an image between 0 and 1, got"),
     (lambda: list(nn.ReLU().modules(np.zeros(2))), "[named_modules] expected remove_duplicate as a bool, got"),
     (lambda: calque.signal.windows.hann(3, out=[]), "[hann] expected out as a Tensor (or one for each result), got list []"),
+    (lambda: calque.trapz(y=bytearray(8), axis=1), "[trapz] expected a Tensor, got bytearray as 'y'; convert it with calque.as_tensor(...)"),
     (lambda: calque.relu(ONE, out=[]), "[relu] expected out as a Tensor (or one for each result), got list []"),
     (lambda: SCHEDULES[1](calque.optim.SGD([calque.ones(1)], lr=0.1)).load_state_dict({1: 2}), "[StepLR] expected what state_dict() returned, got"),
     (lambda: d.CumulativeDistributionTransform(ONE), "[CumulativeDistributionTransform] expected a distribution, got Tensor"),

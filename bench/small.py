@@ -1,0 +1,73 @@
+"""Small calls of all kinds, beside PyTorch: what a loop over elements, rows or samples is made of. Both take turns; the best of each.
+
+Run: python bench/small.py
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+ROUNDS = 7
+
+
+def calls(T: Any) -> dict[str, tuple[Callable[[], Any], int]]:
+    """Name -> what is measured, and how often in a round."""
+    x, rows, mask = T.rand(100, 4), [T.rand(3) for _ in range(10)], T.rand(100, 4) > 0.5
+    total, many = x.sum(), T.rand(10_000)
+
+    def write() -> None:
+        x[3, 1] = 0.5
+
+    def walk() -> None:
+        for k in range(10_000):
+            many[k].item()
+
+    return {
+        "tensor(1.0)": (lambda: T.tensor(1.0), 3000),
+        "tensor([1.0, 2.0, 3.0])": (lambda: T.tensor([1.0, 2.0, 3.0]), 3000),
+        "zeros(3)": (lambda: T.zeros(3), 3000),
+        "rand(3)": (lambda: T.rand(3), 3000),
+        "stack of 10": (lambda: T.stack(rows), 3000),
+        "cat of 10": (lambda: T.cat(rows), 3000),
+        "x[2, 1]": (lambda: x[2, 1], 3000),
+        "x[1:3]": (lambda: x[1:3], 3000),
+        "x[mask]": (lambda: x[mask], 3000),
+        "x[3, 1] = 0.5": (write, 3000),
+        "x.add_(0.0)": (lambda: x.add_(0.0), 3000),
+        "x > 0.5": (lambda: x > 0.5, 3000),
+        "x.max(1)": (lambda: x.max(1), 3000),
+        "x.T @ x": (lambda: x.T @ x, 3000),
+        "total.item()": (lambda: total.item(), 3000),
+        "x.sum().item()": (lambda: x.sum().item(), 3000),
+        "bool(x[0, 0] > 0.5)": (lambda: bool(x[0, 0] > 0.5), 3000),
+        "10,000 times many[k].item()": (walk, 1),
+    }
+
+
+def seconds(call: Callable[[], Any], times: int) -> float:
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - start) / times
+
+
+def main() -> None:
+    import torch
+
+    import calque
+
+    torch.set_num_threads(1)
+    ours, theirs = calls(calque), calls(torch)
+    print("| call | Calque us | PyTorch us | PyTorch / Calque |\n|---|---:|---:|---:|")
+    for name, (call, times) in ours.items():
+        found: list[tuple[float, float]] = []
+        for _ in range(ROUNDS):
+            found.append((seconds(call, times), seconds(theirs[name][0], times)))
+        mine, other = (min(pair[k] for pair in found) * 1e6 for k in (0, 1))
+        print(f"| `{name}` | {mine:.2f} | {other:.2f} | {other / mine:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
