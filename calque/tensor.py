@@ -578,35 +578,23 @@ def read_number(t: Tensor, reason: str, convert: Callable[[Any], Any]) -> Any:
     if state.capture is not None:
         return state.capture.read(storage, view, reason, convert)
     buffer = storage.buffer or recorder.materialise(storage, reason)
-    trace = state.trace
-    if trace.eager:
+    if (trace := state.trace).eager:
         recorder.restart(state, trace, reason)
     if buffer.task is not None or buffer.array is None:
         return convert(read(t, reason))
     raise_pending()  # `read` without the calls that nothing needs here: a loop waits for its loss, and then for what follows
-    if trace.eager:
-        flat = buffer.array
-        single = t._cache is None and view.ndim == 0 and flat.dtype is view.dtype.np and view.offset < len(flat)
-        return convert(flat[view.offset] if single else trace.array(t))
-    return convert(strided(buffer.array, view))
-
-
-SMALL = 1 << 12  # bytes for which NumPy is asked where operations are computed at once, as they ask it: the backend's pool takes longer
+    return convert(trace.read(t) if trace.eager else strided(buffer.array, view))
 
 
 def upload(values: np.ndarray[Any, Any], dtype: dt.DType, shape: tuple[int, ...] | None = None) -> Tensor:
-    """A new tensor with a copy of the values, on the device that somebody asked for (`State.device`); without one, on the CPU, but free to go
-    wherever it is used."""
+    """A new tensor with a copy of the values, on the device that somebody asked for (`State.device`), else wherever it is used."""
     frame = getattr(values, "frame", None)  # of a transform, which has computed them for each slice
     if frame is not None:
         return frame.uploaded(values, dtype)  # type: ignore[no-any-return]
     device = local.state.device
-    dense = dense_layout(tuple(values.shape) if shape is None else shape, dtype, device or CPU)
-    trace = local.state.trace
-    if trace.eager and device is None and shape is None and dense.nbytes <= SMALL:
-        found: Tensor = trace.made(np.array(values, dtype.np, order="C"), dense, True)
-        found._storage.buffer.floating = True  # type: ignore[union-attr]
-        return found
+    dense, trace = dense_layout(tuple(values.shape) if shape is None else shape, dtype, device or CPU), local.state.trace
+    if trace.eager and device is None and shape is None and dense.nbytes <= trace.SMALL:
+        return trace.uploaded(values, dense)  # type: ignore[no-any-return]
     if device is META:
         return constant(0.0, dense)
     flat = on(device or CPU, lambda: new_array(dense.numel, dtype))

@@ -147,6 +147,7 @@ class Eager:
     """What stands in the place of a thread's trace. `last`: the last value that may be the code of a check."""
 
     eager, transforms = True, False
+    SMALL = 1 << 12  # bytes of what is `uploaded`; for more the backend's pool is asked
     n = property(lambda self: 0, _ignored)
     scalars = property(lambda self: (), _ignored)
     ran = None
@@ -181,6 +182,18 @@ class Eager:
             size = flat.itemsize
             found = np.ndarray(view.shape, flat.dtype, flat, view.offset * size, [stride * size for stride in view.strides])
         t._cache = (self, flat, found)
+        return found
+
+    def read(self, t: Any) -> Any:
+        """The values of a tensor that are there, for Python to read."""
+        flat, view = t._storage.buffer.array, t._layout
+        single = t._cache is None and view.ndim == 0 and flat.dtype is view.dtype.np and view.offset < len(flat)
+        return flat[view.offset] if single else self.array(t)
+
+    def uploaded(self, values: Any, view: Layout) -> Tensor:
+        """A tensor with a copy of small values, which may go to any device: in NumPy's memory, as what is computed here."""
+        found = self.made(np.array(values, view.dtype.np, order="C"), view, True)
+        found._storage.buffer.floating = True  # type: ignore[union-attr]
         return found
 
     def whole(self, storage: Storage) -> Any:

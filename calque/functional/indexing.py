@@ -26,7 +26,7 @@ from calque.functional.views import Entry, expand, lookup, permute, remember, re
 from calque.functional.windows import selected, sliced
 from calque.functional.writing import check_target
 from calque.record.recorder import local
-from calque.tensor import SMALL, Tensor, make_view, read, read_number, upload
+from calque.tensor import Tensor, make_view, read, read_number, upload
 
 _OF_A_TUPLE = (slice, Tensor, np.ndarray, list, tuple, range)  # items that no list of numbers has
 _LIST_IS_AN_ARRAY = 32  # items: a longer list is an array whatever it holds, as in PyTorch
@@ -302,7 +302,7 @@ def _masked_now(input: Tensor, mask: Tensor) -> Tensor | None:
     trace = state.trace
     if not trace.eager or (state.grad and input._requires_grad) or view.device is not CPU or chosen.device is not CPU:
         return None
-    if chosen.dtype is not dt.bool_ or not chosen.ndim or view.shape[: chosen.ndim] != chosen.shape or view.nbytes > SMALL:
+    if chosen.dtype is not dt.bool_ or not chosen.ndim or view.shape[: chosen.ndim] != chosen.shape or view.nbytes > trace.SMALL:
         return None
     found = trace.array(input)[trace.array(mask)]
     made: Tensor = trace.made(found, dense_layout(found.shape, view.dtype), True)
