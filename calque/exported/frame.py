@@ -185,9 +185,14 @@ class ExportFrame(Frame):
         self.count_inputs += 1
         return self.node(INPUT, (), (self.count_inputs - 1, shape, view.dtype), shape, view.dtype)
 
-    def argument(self, view: Layout) -> Tensor:
+    def argument(self, view: Layout, requires_grad: bool) -> Tensor:
         """A new tensor that stands for an argument."""
-        return self.handle(self.input(view), view)
+        node = self.input(view)
+        found = self.handle(node, view)
+        if requires_grad:
+            found._requires_grad = True
+            self.reached.add(node)
+        return found
 
     def handle(self, node: int, view: Layout) -> Tensor:
         """A new value with this node."""
@@ -228,6 +233,8 @@ class ExportFrame(Frame):
             turned, steps = tuple([shape[d] for d in order]), contiguous_strides(shape)
             found = self.node(VIEW, (found,), (turned, tuple([steps[d] for d in order]), 0), turned, view.dtype)
             found = self.node(VIEW, (found,), (tuple(whole.shape), contiguous_strides(tuple(whole.shape)), 0), whole.shape, view.dtype)
+        if seen is not None and seen._requires_grad:
+            self.reached.add(found)  # whatever looks at it first: `w.detach()`, say
         self.current[id(storage)], self.outside[id(storage)] = found, (storage, start)
         return found
 

@@ -209,9 +209,8 @@ def _recorded(frame: ExportFrame, request: Request, state: State, extents: Exten
     with frame:
         given = []
         for spec, (_, example) in zip(inputs, request.tensors, strict=True):
-            t = frame.argument(dense_layout(tuple([symbols[s] if isinstance(s, str) else s for s in spec.shape]), spec.dtype))
-            t._requires_grad = example._requires_grad and example._grad_fn is None
-            given.append(t)
+            view = dense_layout(tuple([symbols[s] if isinstance(s, str) else s for s in spec.shape]), spec.dtype)
+            given.append(frame.argument(view, example._requires_grad and example._grad_fn is None))
         for names in state.reached.names.values():
             frame.looks[id(state.reached.tensors[names[0]]._storage)] = state.reached.tensors[names[0]]
         counters = Counters(frame, state.reached)

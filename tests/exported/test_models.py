@@ -134,6 +134,31 @@ def test_an_export_has_the_gradients_of_its_function_or_none(way: str) -> None:
         assert apart(dict(exported.named_parameters())["first.weight"].grad, first.weight.grad) < 1e-6
 
 
+@calque.no_grad()
+def _norm(w: Any) -> Any:
+    return w.square().sum()
+
+
+@pytest.mark.parametrize("cut", [lambda w: w.detach(), lambda w: w.data * 2, _norm, lambda w: (w * 2).detach()])
+def test_a_leaf_may_be_cut_off_before_it_is_used(cut: Any) -> None:
+    """What is detached was noticed only where an operation with a gradient had seen the leaf before: its gradient was 1 + x for 1."""
+    w = calque.rand(3, requires_grad=True)
+
+    class Held(calque.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = calque.nn.Parameter(w.detach().clone())
+
+        def forward(self, x: Any) -> Any:
+            return x * cut(self.w) + self.w
+
+    x = calque.rand(3)
+    for exported, inputs in ((calque.export(lambda x, w: x * cut(w) + w, (x, w)), (x, w)), (calque.export(Held(), x), (x,))):
+        assert apart(exported(*inputs), x * cut(w) + w) < 1e-6
+        with pytest.raises(AutogradError, match="does not require grad"):
+            exported(*inputs).sum().backward()
+
+
 def test_an_export_is_hybridized_copied_and_exported_again() -> None:
     case = CASES[2]
     model = made(case)
