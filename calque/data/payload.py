@@ -20,7 +20,7 @@ import numpy as np
 
 from calque.base.errors import DTypeError, WorkerError
 from calque.base.text import shown, type_name
-from calque.data.transport import new_memory
+from calque.data.transport import mapped, new_memory
 
 T = TypeVar("T")
 _APART = 1 << 14  # bytes of an array from which on it is shared
@@ -38,7 +38,7 @@ class Memory:
 
     def __init__(self, handle: int, size: int) -> None:
         self.handle, self.size = handle, size
-        self.view = memoryview(mmap.mmap(handle, max(size, 1), mmap.MAP_SHARED, mmap.PROT_READ))
+        self.view = memoryview(mapped(handle, max(size, 1), mmap.MAP_SHARED, mmap.PROT_READ))
 
     def __del__(self) -> None:
         if self.handle >= 0:
@@ -68,7 +68,7 @@ class SharedList(Sequence[T]):
         table = np.asarray(ends, np.int64).tobytes()
         size = len(table) + content.tell()
         handle = new_memory(max(size, 1))
-        with mmap.mmap(handle, max(size, 1)) as memory:
+        with mapped(handle, max(size, 1)) as memory:
             memory[: len(table)] = table
             memory[len(table) : size] = content.getbuffer()
         self._open(Memory(handle, size), len(ends))
@@ -113,7 +113,7 @@ def _reopened(memory: Memory, count: int) -> SharedList[Any]:
 
 def _copied(content: bytes) -> Memory:
     handle = new_memory(max(len(content), 1))
-    with mmap.mmap(handle, max(len(content), 1)) as memory:
+    with mapped(handle, max(len(content), 1)) as memory:
         memory[: len(content)] = content
     return Memory(handle, len(content))
 
@@ -190,7 +190,7 @@ class Payload:
             ends.append((at, buffer.nbytes))
             at = _padded(at + buffer.nbytes)
         self.handle = new_memory(at)
-        with mmap.mmap(self.handle, at) as memory:
+        with mapped(self.handle, at) as memory:
             head = _COUNT.pack(len(buffers), len(text)) + b"".join(_COUNT.pack(*end) for end in ends)
             memory[: len(head)] = head
             memory[len(head) : len(head) + len(text)] = text
@@ -206,7 +206,7 @@ class Payload:
 def unpacked(handles: list[int]) -> Any:
     """The parts, in a worker. Its arrays lie in the memory that all workers map; pages that it writes to become its own."""
     size = os.fstat(handles[0]).st_size
-    view = memoryview(mmap.mmap(handles[0], size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE))
+    view = memoryview(mapped(handles[0], size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE))
     count, length = _COUNT.unpack_from(view)
     places = [_COUNT.unpack_from(view, _COUNT.size * (k + 1)) for k in range(count)]
     start = _COUNT.size * (count + 1)

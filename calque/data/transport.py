@@ -7,6 +7,7 @@ uses the segment again, so in a steady loop no memory is asked for, cleared or c
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import pickle
@@ -85,9 +86,20 @@ def new_memory(size: int) -> int:
         os.posix_fallocate(handle, 0, size)  # now, not by a signal in the middle of a copy
     except OSError as error:
         os.close(handle)
-        text = f"[DataLoader] expected room for {size:,} bytes that a worker hands over, got {error.strerror}; use smaller batches"
+        text = f"[DataLoader] expected room for {size:,} bytes that a worker hands over, got {error.strerror}; use a smaller batch"
         raise OutOfMemoryError(text) from error
     return handle
+
+
+def mapped(handle: int, size: int, *how: int) -> mmap.mmap:
+    """Memory of a file descriptor in this process. `how`: flags and protection, as `mmap.mmap` takes them."""
+    try:
+        return mmap.mmap(handle, size, *how)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        text = f"[DataLoader] expected room for {size:,} bytes that processes hand over, got {error.strerror}; use a smaller batch"
+        raise OutOfMemoryError(text) from error
 
 
 class Segment:
@@ -96,7 +108,7 @@ class Segment:
     def __init__(self, number: int, size: int) -> None:
         self.number, self.size = number, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         self.handle = new_memory(self.size)  # until it is sent
-        self.memory: Flat = np.frombuffer(mmap.mmap(self.handle, self.size), np.uint8)
+        self.memory: Flat = np.frombuffer(mapped(self.handle, self.size), np.uint8)
         self.address = int(self.memory.ctypes.data)
         self.lent = False  # the other process has a tensor there
         self.used: weakref.ref[Any] | None = None  # an array here that lies in it
@@ -263,7 +275,7 @@ class Mappings:
         for number in message["dropped"]:
             self.all.pop(number, None)
         for (number, size), handle in zip(message["new"], handles):
-            self.all[number] = mmap.mmap(handle, size)
+            self.all[number] = mapped(handle, size)
             os.close(handle)
 
     def lease(self, number: int, size: int) -> Flat:

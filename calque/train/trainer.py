@@ -352,9 +352,10 @@ class Trainer:
                 warn_user(f"{error}; training goes on, the last checkpoint is {keep.last}")
 
     def resume(self, path: str | os.PathLike[str] | None = None) -> bool:
-        """Go on from the newest checkpoint of the folder that is whole, or from the one at `path`. False, and nothing happens, if the folder has
-        none."""
+        """Go on from the newest checkpoint of the folder that is whole, or from the one at `path`. False if the folder has none: the run begins anew,
+        and the losses of one that has left no checkpoint (a full disk) are dropped."""
         if path is None and self.checkpoints.last is None:
+            self._log.trim(self.epoch, self.step)
             return False
         state = self.checkpoints.load() if path is None else calque.load(path)
         self.load_state_dict(state)

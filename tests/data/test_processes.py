@@ -15,6 +15,7 @@ import time
 import traceback
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ import pytest
 
 import calque
 from calque.base.errors import CheckpointError, WorkerError
-from calque.data import DataLoader, Dataset, IterableDataset, SharedList, TensorDataset, get_worker_info
+from calque.data import DataLoader, Dataset, IterableDataset, SharedList, TensorDataset, get_worker_info, pace, passes
 from calque.data.transport import SMALLEST, Mappings, Segments
 from tests.data.test_dataset import Numbers
 
@@ -426,7 +427,7 @@ class Slow(Numbers):
         return super().__getitem__(index)
 
 
-def test_a_number_of_workers_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_number_of_workers_is_chosen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     loader = DataLoader(Slow(40), 2, num_workers="auto")
     assert [i for batch in loader for i in batch.tolist()] == list(range(40))
     assert loader.num_workers >= 1
@@ -434,9 +435,12 @@ def test_a_number_of_workers_is_chosen(capsys: pytest.CaptureFixture[str]) -> No
     assert words.count("\n") == 1 and "of the time is spent waiting" in words and f"(num_workers={loader.num_workers} was chosen)" in words
     assert [i for batch in loader for i in batch.tolist()] == list(range(40))
     assert "[DataLoader] data limits: " in loader.limits()
+    now = [0.0]
+    for module in (pace, passes):  # on a busy machine numbers may take longer than a sleep
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     loader = DataLoader(Numbers(40), 2, num_workers="auto")
     for _ in loader:
-        time.sleep(0.02)
+        now[0] += 0.02
     assert loader.num_workers == 0 and "compute limits" in capsys.readouterr().err and "compute limits" in loader.limits()
 
 
@@ -515,3 +519,19 @@ def test_a_pass_goes_on_with_the_generator_and_the_sampler_of_the_loader() -> No
         other = made()[which]
         other.load_state_dict(inside)
         assert [values(other), values(other)] == [second[2:], third]
+
+
+def test_no_room_for_what_is_handed_over_is_said() -> None:
+    """Where the address space ends, mapping memory of another process is an OSError of Python's."""
+    program = """
+import resource
+from calque.data import transport
+handle, used = transport.new_memory(1 << 26), int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used, -1))
+try:
+    transport.mapped(handle, 1 << 26)
+except MemoryError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.startswith("[DataLoader] expected room for 67,108,864 bytes that processes hand over, got"), done.stdout

@@ -125,6 +125,30 @@ def test_a_kill_between_the_last_update_of_an_epoch_and_its_end(tmp_path: Path, 
     assert values(run.model) == values(whole.model) and run.history == whole.history
 
 
+def test_a_run_without_a_checkpoint_begins_anew(tmp_path: Path) -> None:
+    """With the losses of its own steps alone: those of the one before stood in front of them."""
+    whole = trainer(tmp_path / "whole", save_every=3)
+    whole.fit(*loaders(), epochs=1)
+    run = trainer(tmp_path / "run", save_every=3)
+    update, seen = run._update, [0]
+
+    def second(group: Any) -> Any:
+        seen[0] += 1
+        if seen[0] == 3:
+            raise Killed
+        return update(group)
+
+    run._update = second  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        run.fit(*loaders(), epochs=1)
+    run.checkpoints.clear()  # as if the disk had taken none
+    assert run.losses.read_text()
+    run = trainer(tmp_path / "run", save_every=3)
+    assert not run.resume()
+    run.fit(*loaders(), epochs=1)
+    assert run.losses.read_bytes() == whole.losses.read_bytes()
+
+
 def whole_state(folder: Path) -> Any:
     return Checkpoints(folder).load()["streams"]["calque"].tolist()
 
