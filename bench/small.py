@@ -15,7 +15,7 @@ ROUNDS = 7
 def calls(T: Any) -> dict[str, tuple[Callable[[], Any], int]]:
     """Name -> what is measured, and how often in a round."""
     x, rows, mask = T.rand(100, 4), [T.rand(3) for _ in range(10)], T.rand(100, 4) > 0.5
-    total, many = x.sum(), T.rand(10_000)
+    total, many, points = x.sum(), T.rand(10_000), T.rand(50, 3)
 
     def write() -> None:
         x[3, 1] = 0.5
@@ -37,6 +37,7 @@ def calls(T: Any) -> dict[str, tuple[Callable[[], Any], int]]:
         "x[3, 1] = 0.5": (write, 3000),
         "x.add_(0.0)": (lambda: x.add_(0.0), 3000),
         "x > 0.5": (lambda: x > 0.5, 3000),
+        "points[None] - points[:, None]": (lambda: points[None] - points[:, None], 1000),
         "x.max(1)": (lambda: x.max(1), 3000),
         "x.T @ x": (lambda: x.T @ x, 3000),
         "total.item()": (lambda: total.item(), 3000),
