@@ -14,14 +14,15 @@ from calque.autograd.host import Whole
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.device import CPU, DEFAULT, META, Device, InUse
-from calque.base.errors import ArgumentError, DTypeError
+from calque.base.errors import ArgumentError, DTypeError, NotDense
 from calque.base.layout import dense_layout, strided
 from calque.base.text import described, type_name
-from calque.functional.blame import NOTHING, answer, answering
+from calque.functional.blame import NOTHING, answer, answering, explained
 from calque.functional.options import resolve_device
 from calque.observe.source import inside_package
 from calque.record.outputs import stored
 from calque.record.recorder import Trace, local
+from calque.run.interrupt import of_handler
 from calque.tensor import Tensor, constant, upload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -42,7 +43,7 @@ def placed(function: Function, like: bool = False, position: int | None = None) 
         if out is not None and "out" in signature.parameters:
             keywords["out"] = out
         elif out is not None:
-            return stored(function.__name__, function, args, keywords, out)
+            return _into(out, function, args, keywords)
         try:
             if device is None and not InUse.several:
                 return function(*args, **keywords)
@@ -69,6 +70,18 @@ def placed(function: Function, like: bool = False, position: int | None = None) 
         parameters[end:end] = [p for name, p in named.items() if name not in signature.parameters]
         create.__dict__["__signature__"] = signature.replace(parameters=parameters)
     return create  # type: ignore[return-value]
+
+
+def _into(out: Any, function: Any, args: Any, keywords: Any) -> Any:
+    """`out` with the result of a function that has no such argument. Operands that give the call another meaning have none for it."""
+    try:
+        return stored(function.__name__, function, args, keywords, out)
+    except Exception as error:
+        if isinstance(error, NotDense | RecursionError) or of_handler(error):
+            raise
+        if (meant := explained(function.__name__, function, args, keywords, error)) is None:
+            raise
+        raise meant from None
 
 
 def _memory(*, layout: Any = None, pin_memory: bool = False) -> None:

@@ -250,6 +250,7 @@ WRONG = [
     (lambda: list(nn.ReLU().modules(np.zeros(2))), "[named_modules] expected remove_duplicate as a bool, got"),
     (lambda: calque.signal.windows.hann(3, out=[]), "[hann] expected out as a Tensor (or one for each result), got list []"),
     (lambda: calque.trapz(y=bytearray(8), axis=1), "[trapz] expected a Tensor, got bytearray as 'y'; convert it with calque.as_tensor(...)"),
+    (lambda: calque.zeros_like(None, out=calque.ones(1)), "[zeros_like] expected a Tensor, got None"),
     (lambda: calque.relu(ONE, out=[]), "[relu] expected out as a Tensor (or one for each result), got list []"),
     (lambda: SCHEDULES[1](calque.optim.SGD([calque.ones(1)], lr=0.1)).load_state_dict({1: 2}), "[StepLR] expected what state_dict() returned, got"),
     (lambda: d.CumulativeDistributionTransform(ONE), "[CumulativeDistributionTransform] expected a distribution, got Tensor"),
@@ -309,6 +310,12 @@ def test_what_the_fuzzer_found(call: Any, text: str) -> None:
     with pytest.raises((TypeError, ValueError, AttributeError, MemoryError)) as caught:
         call()
     assert text in str(caught.value)
+
+
+def test_what_is_written_into_out_is_not_left_out() -> None:
+    """A sparse tensor has a meaning of its own for `zeros_like`, but none with `out`."""
+    with pytest.raises(NotImplementedError, match="expected a dense tensor"):
+        calque.zeros_like(calque.eye(2).to_sparse(), out=calque.ones(2, 2))
 
 
 @pytest.mark.filterwarnings("ignore:Detected call")
