@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.backend.ref.interpret import run_node
+from calque.backend.ref.interpret import last_uses, run_node
 from calque.ir.program import Node, Program
 
 Array = np.ndarray[Any, Any]
@@ -23,12 +23,12 @@ class Salvage:
     def __init__(self, program: Program, inputs: Sequence[Any], scalars: Sequence[Any]) -> None:
         self.error: Exception | None = None
         found: list[Array | None] = []
-        last = _last_uses(program)
+        last = last_uses(program, [c.value for c in program.checks])
         shaped = [None if a is None else a.reshape(program.nodes[i].shape) for a, i in zip(inputs, program.inputs, strict=True)]
         with np.errstate(all="ignore"):
             for position, node in enumerate(program.nodes):
-                found.append(self._value(node, [found[i] for i in node.inputs], shaped, scalars))
-                for source in (position, *node.inputs):
+                found.append(None if last[position] < 0 else self._value(node, [found[i] for i in node.inputs], shaped, scalars))
+                for source in node.inputs:
                     if last[source] <= position:
                         found[source] = None  # the values of a large program at once can be many times what the program itself takes
         reports = [(k, c.value, found[c.value]) for k, c in enumerate(program.checks)]
@@ -49,17 +49,6 @@ class Salvage:
                 error.calque_line = node.line  # type: ignore[attr-defined]
                 error.add_note(f"[{node.op.name}] recorded at {node.line or 'an unknown line'}")
             return None
-
-
-def _last_uses(program: Program) -> list[int]:
-    """For every node the last position that needs it: its own for what nobody uses, the number of nodes for outputs and what checks look at."""
-    last = list(range(len(program.nodes)))
-    for position, node in enumerate(program.nodes):
-        for source in node.inputs:
-            last[source] = position
-    for kept in (*program.outputs, *(check.value for check in program.checks)):
-        last[kept] = len(program.nodes)
-    return last
 
 
 def _users(program: Program, check: int) -> set[int]:

@@ -1,6 +1,6 @@
 """Planning takes a time that grows with the length of a program, not with its square: lines of Python that run in the layers that plan are counted.
 
-A chain of 8,000 additions took 28 seconds to plan, one of 14 squares with a pick at its end would never have ended.
+A chain of 9,226 additions took 18 seconds to plan, 12 squares with a pick at their end 7, and each two more 22 times as long.
 """
 
 from __future__ import annotations

@@ -45,10 +45,10 @@ def run_node(node: Node, operands: Sequence[Any], inputs: Sequence[Any], scalars
     return _leaf(node, inputs, scalars) if node.op.kind == "leaf" else _apply(node, operands)
 
 
-def last_uses(program: Program) -> list[int]:
-    """For every node the last position that needs it: the number of nodes for outputs, -1 for dead nodes."""
+def last_uses(program: Program, kept: Sequence[int] = ()) -> list[int]:
+    """For every node the last position that needs it: the number of nodes for outputs and what is `kept` besides, -1 for dead nodes."""
     last = [-1] * len(program.nodes)
-    for output in program.outputs:
+    for output in (*program.outputs, *kept):
         last[output] = len(program.nodes)
     for position in range(len(program.nodes) - 1, -1, -1):
         if last[position] >= 0:
