@@ -190,8 +190,12 @@ def attach_node(out: Tensor, edge: Edge, op: OpDef, operands: tuple[Any, ...]) -
 def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Tensor:
     """Record a primitive. Operands are Tensors, or Python numbers as `(number, dtype)` pairs. See `unary` and `binary` for shorter paths. The result
     lies in memory as the operands of an elementwise primitive do (see `turned`), or `row_major`."""
-    if hot is not None and (found := hot.record(op, operands, attrs, row_major)) is not None:
-        return found  # type: ignore[no-any-return]
+    found: Tensor | None = None if hot is None else hot.record(op, operands, attrs, row_major)
+    return recorded(op, operands, attrs, row_major) if found is None else found
+
+
+def recorded(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...], row_major: bool) -> Tensor:
+    """`record` by Python alone."""
     state = local.state
     trace = state.trace
     slots: list[Any] = []

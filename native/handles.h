@@ -18,7 +18,7 @@
 #define SLOTS_TRACE(X) X(cur) X(n) X(storages) X(scalars)
 #define SLOTS_STATE(X) X(trace) X(grad) X(applied) X(device) X(started) X(capture) X(waiting)
 #define SLOTS_SETTINGS(X) X(eager) X(checked) X(deterministic) X(sync)
-#define SLOTS_OP(X) X(vjp) X(save_table) X(ordered)
+#define SLOTS_OP(X) X(vjp) X(save_table) X(ordered) X(attrs)
 #define SLOTS_DTYPE(X) X(category) X(np)
 
 #define FIELD(name) Py_ssize_t name;
@@ -49,9 +49,10 @@ extern OpClass Op;
 extern DTypeClass DType;
 extern SettingsClass Settings;
 
-/* What the Python twin closes over. `local`: `recorder.local`; `types`: `TENSOR_TYPES`; `numbers`: of autograd nodes. */
+/* What the Python twin closes over. `local`: `recorder.local`; `types`: `TENSOR_TYPES`; `numbers`: of autograd nodes;
+   `primitives`: by name; `recorded`: what records one, whatever it is. */
 typedef struct {
-    PyObject *local, *types, *numbers, *slot_of, *flush, *bound, *baked, *scalar_tag;
+    PyObject *local, *types, *numbers, *slot_of, *flush, *bound, *baked, *scalar_tag, *primitives, *recorded;
     PyObject *state_name, *zero, *minus_one, *empty_string, *empty_tuple, *tag_s, *storage_name, *storage_slot;
 } Known;
 extern Known known;

@@ -32,6 +32,7 @@ bool number_at(PyObject *number, int type, char *where) {
         memcpy(where, &value, 8);
         return true;
     }
+    if (type == NPY_BOOL && PyBool_Check(number)) { *where = number == Py_True; return true; }
     if (type != NPY_FLOAT32 && type != NPY_FLOAT64) return false;
     double value = PyFloat_AsDouble(number);
     if (value == -1.0 && PyErr_Occurred()) { PyErr_Clear(); return false; }
@@ -127,16 +128,20 @@ static void sigmoid_row(const Kernel *kernel, char **pointers, npy_intp count) {
 }
 
 #define COPIED(Type) \
-    for (npy_intp k = 0; k < count; k++) *(Type *)(pointers[1] + k * step[1]) = *(Type *)(pointers[0] + k * step[0]);
+    for (npy_intp k = 0; k < count; k++) *(Type *)(out + k * there) = *(const Type *)(in + k * step);
 
-static void copy_row(const Kernel *kernel, char **pointers, npy_intp count) {
-    const npy_intp *step = kernel->steps[kernel->ndim - 1];
-    npy_intp size = kernel->m;
-    if (step[0] == size && step[1] == size) memcpy(pointers[1], pointers[0], count * size);
+static void copied(npy_intp size, const char *in, npy_intp step, char *out, npy_intp there, npy_intp count) {
+    if (step == size && there == size) memcpy(out, in, count * size);
     else if (size == 4) { COPIED(uint32_t) }
     else if (size == 8) { COPIED(uint64_t) }
     else if (size == 2) { COPIED(uint16_t) }
     else { COPIED(uint8_t) }
+}
+
+/* From n bytes behind the beginning on. */
+static void copy_row(const Kernel *kernel, char **pointers, npy_intp count) {
+    const npy_intp *step = kernel->steps[kernel->ndim - 1];
+    copied(kernel->m, pointers[0] + kernel->n, step[0], pointers[1], step[1], count);
 }
 
 #define CHOSEN(Type) \
@@ -170,6 +175,7 @@ static void cast_row(const Kernel *kernel, char **pointers, npy_intp count) {
         case NPY_FLOAT32: CONVERTED_FROM(float) break;
         case NPY_FLOAT64: CONVERTED_FROM(double) break;
         case NPY_LONG: CONVERTED_FROM(int64_t) break;
+        case NPY_INT32: CONVERTED_FROM(int32_t) break;
         default: CONVERTED_FROM(bool)
     }
 }
@@ -207,21 +213,111 @@ static void join(const Kernel *kernel, char **pointers, char *out) {
         }
 }
 
-/* Where the first of the largest (k = 1) or smallest (k = 0) of n numbers stands, m times. Nothing compares with NaN, and the first NaN is it. */
-#define FOUND(Type, is_nan) \
-    for (npy_intp row = 0; row < kernel->m; row++) { \
-        const Type *x = (const Type *)pointers[0] + row * kernel->n; \
-        npy_intp best = 0; \
-        for (npy_intp k = 1; k < kernel->n && !(is_nan(x[best])); k++) \
-            if (is_nan(x[k]) || (kernel->k ? x[k] > x[best] : x[k] < x[best])) best = k; \
-        out[row] = best; \
-    }
-#define NEVER(x) false
+/* ---------------------------------------------------------------------------------------- functions of rows of n numbers */
 
-static void best(const Kernel *kernel, char **pointers, int64_t *out) {
-    if (kernel->types[0] == NPY_FLOAT32) { FOUND(float, isnan) }
-    else if (kernel->types[0] == NPY_FLOAT64) { FOUND(double, isnan) }
-    else { FOUND(int64_t, NEVER) }
+#define NEVER(x) false
+#define NUMBER_AT(Type, k) (*(const Type *)(in + (k) * step))
+
+/* Whether x stands before y where rows are sorted; the largest first (`down`) or last, NaN counts as larger than all. */
+#define BEFORE(x, y, is_nan, down) ((down) ? (is_nan(x) && !is_nan(y)) || x > y : (is_nan(y) && !is_nan(x)) || x < y)
+
+/* Where the first of the largest or smallest stands. The first NaN is it. */
+#define BEST_OF(name, Type, is_nan, sign) \
+    static void name(const Kernel *kernel, const char *in, npy_intp step, char *out, npy_intp there) { \
+        (void)there; \
+        npy_intp best = 0; \
+        for (npy_intp k = 1; k < kernel->n && !is_nan(NUMBER_AT(Type, best)); k++) \
+            if (is_nan(NUMBER_AT(Type, k)) || NUMBER_AT(Type, k) sign NUMBER_AT(Type, best)) best = k; \
+        *(int64_t *)out = best; \
+    }
+
+/* Running sums and products, kept in `Wide`. */
+#define RUNNING_OF(name, Type, Wide, start, sign) \
+    static void name(const Kernel *kernel, const char *in, npy_intp step, char *out, npy_intp there) { \
+        Wide total = start; \
+        for (npy_intp k = 0; k < kernel->n; k++) { \
+            total = total sign (Wide)NUMBER_AT(Type, k); \
+            *(Type *)(out + k * there) = (Type)total; \
+        } \
+    }
+
+/* Positions of the elements of ranks m to k, the first of equal ones first: each goes to its place among the best k so far. */
+#define RANKED_OF(name, Type, is_nan, down) \
+    static void name(const Kernel *kernel, const char *in, npy_intp step, char *out, npy_intp there) { \
+        int64_t best[MOST_RANKS]; \
+        npy_intp found = 0; \
+        for (npy_intp k = 0; k < kernel->n; k++) { \
+            Type x = NUMBER_AT(Type, k); \
+            npy_intp low = 0, high = found; \
+            if (found == kernel->k) { \
+                Type last = NUMBER_AT(Type, best[found - 1]); \
+                if (!BEFORE(x, last, is_nan, down)) continue; \
+                high = --found; \
+            } \
+            while (low < high) { \
+                npy_intp middle = (low + high) / 2; \
+                Type y = NUMBER_AT(Type, best[middle]); \
+                if (BEFORE(x, y, is_nan, down)) high = middle; else low = middle + 1; \
+            } \
+            memmove(best + low + 1, best + low, (found - low) * sizeof *best); \
+            best[low] = k; \
+            found++; \
+        } \
+        for (npy_intp k = kernel->m; k < kernel->k; k++) *(int64_t *)(out + (k - kernel->m) * there) = best[k]; \
+    }
+
+#define OF_ROWS(ending, Type, Wide, is_nan) \
+    BEST_OF(argmax_##ending, Type, is_nan, >) \
+    BEST_OF(argmin_##ending, Type, is_nan, <) \
+    RUNNING_OF(cumsum_##ending, Type, Wide, 0, +) \
+    RUNNING_OF(cumprod_##ending, Type, Wide, 1, *) \
+    RANKED_OF(ranked_##ending, Type, is_nan, false) \
+    RANKED_OF(ranked_down_##ending, Type, is_nan, true)
+OF_ROWS(single, float, double, isnan)
+OF_ROWS(twice, double, double, isnan)
+OF_ROWS(whole, int64_t, uint64_t, NEVER)
+
+#define ROW_FUNCTION(name) {#name, name##_single, name##_twice, name##_whole}
+static const struct { const char *name; Row_Function single, twice, whole; } row_functions[] = {
+    ROW_FUNCTION(argmax), ROW_FUNCTION(argmin), ROW_FUNCTION(cumsum), ROW_FUNCTION(cumprod), ROW_FUNCTION(ranked), ROW_FUNCTION(ranked_down),
+};
+
+static Row_Function find_row_function(PyObject *name, int type) {
+    for (size_t k = 0; k < sizeof row_functions / sizeof *row_functions; k++)
+        if (PyUnicode_CompareWithASCIIString(name, row_functions[k].name) == 0)
+            return type == NPY_FLOAT32 ? row_functions[k].single : type == NPY_FLOAT64 ? row_functions[k].twice
+                : type == NPY_LONG ? row_functions[k].whole : NULL;
+    return NULL;
+}
+
+static void each_row(const Kernel *kernel, char **pointers, npy_intp count) {
+    const npy_intp *step = kernel->steps[kernel->ndim - 1];
+    for (npy_intp k = 0; k < count; k++) kernel->row(kernel, pointers[0] + k * step[0], kernel->rows[0][0], pointers[1] + k * step[1], kernel->rows[0][1]);
+}
+
+/* ------------------------------------------------------------------------------- a copy of the first operand that is written to */
+
+#define PLACED(Type, sign) \
+    for (npy_intp k = 0; k < count; k++) \
+        *(Type *)(pointers[3] + k * step[3] + within(*(int64_t *)(pointers[1] + k * step[1]), kernel->n) * kernel->k) sign *(Type *)(pointers[2] + k * step[2]);
+
+/* An element at the position along one dim that the index says, as `gather_row`. */
+static void put_row(const Kernel *kernel, char **pointers, npy_intp count) {
+    const npy_intp *step = kernel->steps[kernel->ndim - 1];
+    if (kernel->kind == PUT_ADD) {
+        if (kernel->out_type == NPY_FLOAT32) { PLACED(float, +=) }
+        else if (kernel->out_type == NPY_FLOAT64) { PLACED(double, +=) }
+        else { PLACED(uint64_t, +=) }
+    }
+    else if (kernel->m == 4) { PLACED(uint32_t, =) }
+    else if (kernel->m == 8) { PLACED(uint64_t, =) }
+    else { PLACED(uint8_t, =) }
+}
+
+/* A view that begins n bytes behind the first. */
+static void update_row(const Kernel *kernel, char **pointers, npy_intp count) {
+    const npy_intp *step = kernel->steps[kernel->ndim - 1];
+    copied(kernel->m, pointers[1], step[1], pointers[2] + kernel->n, step[2], count);
 }
 
 static void count_up(const Kernel *kernel, char *out) {
@@ -325,7 +421,11 @@ bool run_kernel(Kernel *kernel, char **pointers, char *out) {
         case BATCH: every_row(kernel, pointers, product_row); break;
         case LOOKUP: lookup(kernel, pointers, out); break;
         case JOIN: join(kernel, pointers, out); break;
-        case BEST: best(kernel, pointers, (int64_t *)out); break;
+        case ROWS: every_row(kernel, pointers, each_row); break;
+        case UPDATE: case PUT: case PUT_ADD:
+            memcpy(out, pointers[0], kernel->sizes[0] * kernel->m);
+            every_row(kernel, pointers, kernel->kind == UPDATE ? update_row : put_row);
+            break;
         case COUNT: count_up(kernel, out); break;
         case RANDOM: random_bits(kernel, pointers, (uint64_t *)out); break;
         default: product(kernel, pointers, kernel->rows);
@@ -383,7 +483,7 @@ static bool intps(PyObject *tuple, npy_intp *into, Py_ssize_t most, Py_ssize_t *
     return true;
 }
 
-/* What NumPy has no loops for. */
+/* What NumPy has no loops for, or others: `sign` has another one for NaN, `remainder` and `floor_divide` warn and branch. */
 #define LOOP_OF(name, Type, expression) \
     static void name(char **args, const npy_intp *count, const npy_intp *steps, void *data) { \
         (void)data; \
@@ -392,25 +492,62 @@ static bool intps(PyObject *tuple, npy_intp *into, Py_ssize_t most, Py_ssize_t *
             *(Type *)(args[1] + k * steps[1]) = (Type)(expression); \
         } \
     }
+#define LOOP_OF_TWO(name, Type, function) \
+    static void name(char **args, const npy_intp *count, const npy_intp *steps, void *data) { \
+        (void)data; \
+        for (npy_intp k = 0; k < *count; k++) \
+            *(Type *)(args[2] + k * steps[2]) = function(*(Type *)(args[0] + k * steps[0]), *(Type *)(args[1] + k * steps[1])); \
+    }
 LOOP_OF(erf_single, float, erff(x))
 LOOP_OF(erf_double, double, erf(x))
 LOOP_OF(rsqrt_single, float, 1.0 / sqrt((double)x))
 LOOP_OF(rsqrt_double, double, 1.0 / sqrt(x))
+LOOP_OF(sign_single, float, (x > 0) - (x < 0))
+LOOP_OF(sign_double, double, (x > 0) - (x < 0))
 
-static const struct { const char *name; PyUFuncGenericFunction single, twice; } own_loops[] = {
-    {"erf", (PyUFuncGenericFunction)erf_single, (PyUFuncGenericFunction)erf_double},
-    {"rsqrt", (PyUFuncGenericFunction)rsqrt_single, (PyUFuncGenericFunction)rsqrt_double},
+#define DIVISIONS_OF(ending, Type, fmod, rint, copysign) \
+    static inline Type remainder_of_##ending(Type x, Type y) { \
+        Type rest = fmod(x, y); \
+        return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest; \
+    } \
+    static inline Type quotient_of_##ending(Type x, Type y) { \
+        if (y == 0) return x / y; \
+        Type rest = fmod(x, y), quotient = rint((x - rest) / y) - (rest != 0 && (rest < 0) != (y < 0)); \
+        return quotient == 0 ? copysign((Type)0, x / y) : quotient; \
+    } \
+    LOOP_OF_TWO(remainder_##ending, Type, remainder_of_##ending) \
+    LOOP_OF_TWO(floor_divide_##ending, Type, quotient_of_##ending)
+DIVISIONS_OF(single, float, fmodf, rintf, copysignf)
+DIVISIONS_OF(double, double, fmod, rint, copysign)
+
+/* Of integers a division by 0 gives 0. */
+static inline int64_t quotient_of_whole(int64_t x, int64_t y) {
+    if (y == 0) return 0;
+    if (y == -1) return (int64_t)(0 - (uint64_t)x);
+    int64_t quotient = x / y;
+    return quotient - (x % y != 0 && (x < 0) != (y < 0));
+}
+static inline int64_t remainder_of_whole(int64_t x, int64_t y) {
+    if (y == 0 || y == -1) return 0;
+    int64_t rest = x % y;
+    return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
+}
+LOOP_OF_TWO(remainder_whole, int64_t, remainder_of_whole)
+LOOP_OF_TWO(floor_divide_whole, int64_t, quotient_of_whole)
+
+#define OWN_LOOPS(name, whole) {#name, (PyUFuncGenericFunction)name##_single, (PyUFuncGenericFunction)name##_double, (PyUFuncGenericFunction)whole}
+static const struct { const char *name; PyUFuncGenericFunction single, twice, whole; } own_loops[] = {
+    OWN_LOOPS(erf, NULL), OWN_LOOPS(rsqrt, NULL), OWN_LOOPS(sign, NULL), OWN_LOOPS(remainder, remainder_whole), OWN_LOOPS(floor_divide, floor_divide_whole),
 };
 
-/* The loop of a ufunc for operands of these types, or one of those above by its name. */
+/* The loop of a ufunc for operands of these types, or one of those above by its name, all of one type. */
 static bool find_loop(PyObject *function, const int *types, int count, PyUFuncGenericFunction *loop, void **data) {
     if (PyUnicode_Check(function)) {
         for (size_t k = 0; k < sizeof own_loops / sizeof *own_loops; k++)
-            if (PyUnicode_CompareWithASCIIString(function, own_loops[k].name) == 0) {
-                *loop = types[0] == NPY_FLOAT32 ? own_loops[k].single : own_loops[k].twice;
-                return types[0] == NPY_FLOAT32 || types[0] == NPY_FLOAT64;
-            }
-        return false;
+            if (PyUnicode_CompareWithASCIIString(function, own_loops[k].name) == 0)
+                *loop = types[0] == NPY_FLOAT32 ? own_loops[k].single : types[0] == NPY_FLOAT64 ? own_loops[k].twice
+                    : types[0] == NPY_LONG ? own_loops[k].whole : NULL;
+        return *loop != NULL;
     }
     PyUFuncObject *ufunc = (PyUFuncObject *)function;
     if (!PyObject_TypeCheck(function, &PyUFunc_Type) || ufunc->nargs != count) return false;
@@ -464,6 +601,7 @@ static PyObject *create(PyTypeObject *type, PyObject *args, PyObject *names) {
     for (int k = 0; k < kernel->inputs; k++) wanted[k] = kernel->types[k];
     if (kind == RELU || kind == REDUCE) { wanted[1] = wanted[2] = wanted[0]; ok = ok && find_loop(ufunc, wanted, 3, &kernel->loop, &kernel->data); }
     if (kind == REDUCE) ok = ok && number_at(start, out_type, kernel->start);
+    if (kind == ROWS) ok = ok && ufunc != NULL && (kernel->row = find_row_function(ufunc, kernel->types[0])) != NULL && kernel->k <= MOST_RANKS;
     if (kind == SIGMOID) {
         wanted[1] = wanted[0];
         ok = ok && find_loop(ufunc, wanted, 2, &kernel->loop, &kernel->data)

@@ -16,27 +16,33 @@
 #define MOST_INPUTS 3
 #define MOST_DIMS 8
 #define PLACES 4
+#define MOST_RANKS 256
 
-enum { ELEMENTWISE, SIGMOID, RELU, REDUCE, PRODUCT, COPY, WHERE, SUM, CAST, RANDOM, LOOKUP, GATHER, JOIN, BEST, COUNT, BATCH };
+enum { ELEMENTWISE, SIGMOID, RELU, REDUCE, PRODUCT, COPY, WHERE, SUM, CAST, RANDOM, LOOKUP, GATHER, JOIN, ROWS, COUNT, BATCH, UPDATE, PUT, PUT_ADD };
 
 typedef struct { PyObject *code, *edge; int position; } Place;
 
+/* What becomes of one row: `in`, `out` and the steps of both. */
+typedef struct Kernel Kernel;
+typedef void (*Row_Function)(const Kernel *, const char *, npy_intp, char *, npy_intp);
+
 /* One operation on operands of certain layouts. `steps` are in bytes; those of the result stand behind those of the inputs. */
-typedef struct {
+struct Kernel {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     int kind, inputs, ndim, next_place, out_ndim;
     bool large; /* see `run/estimate.py` */
     npy_intp dims[MOST_DIMS], steps[MOST_DIMS][MOST_INPUTS + 1], sizes[MOST_INPUTS], rows[MOST_INPUTS][2];
-    npy_intp numel, out_dims[MOST_DIMS], m, n, k; /* m, n, k: extents of a product; of LOOKUP, GATHER, JOIN and BEST see `small.py` */
+    npy_intp numel, out_dims[MOST_DIMS], m, n, k; /* m, n, k: extents of a product; of other kinds see `small.py` */
     int types[MOST_INPUTS], out_type;
     char start[8]; /* of a reduction */
     PyUFuncGenericFunction loop, second;
+    Row_Function row;
     void *data, *second_data;
     PyObject *function; /* the same by a routine of Python's */
     PyObject *layout, *memory; /* how the result is seen, and as which value it lies in memory */
     Place places[PLACES];
-} Kernel;
+};
 
 extern PyTypeObject Kernel_Type;
 

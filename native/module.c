@@ -7,15 +7,16 @@
 PyObject *record_unary(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *record_binary(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *record_general(PyObject *, PyObject *const *, Py_ssize_t);
+PyObject *record_named(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *set_backward(PyObject *, PyObject *);
 PyObject *run_pass(PyObject *, PyObject *const *, Py_ssize_t);
 
-/* set_up(classes, local, types, numbers, slot_of, flush, bound, baked, scalar_tag) */
+/* set_up(classes, local, types, numbers, slot_of, flush, bound, baked, scalar_tag, primitives, recorded) */
 static PyObject *set_up(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *classes;
-    if (!PyArg_ParseTuple(args, "O!OOOOOOOO", &PyDict_Type, &classes, &known.local, &known.types, &known.numbers, &known.slot_of, &known.flush,
-                          &known.bound, &known.baked, &known.scalar_tag))
+    if (!PyArg_ParseTuple(args, "O!OOOOOOOOOO", &PyDict_Type, &classes, &known.local, &known.types, &known.numbers, &known.slot_of, &known.flush,
+                          &known.bound, &known.baked, &known.scalar_tag, &known.primitives, &known.recorded))
         return NULL;
     if (!find_classes(classes)) return NULL;
     Py_INCREF(args); /* keeps all of them */
@@ -33,7 +34,7 @@ static PyObject *set_up(PyObject *module, PyObject *args) {
 #define FAST(name, function, text) {name, (PyCFunction)(void (*)(void))function, METH_FASTCALL, text}
 
 static PyMethodDef methods[] = {
-    {"set_up", set_up, METH_VARARGS, "set_up(classes, local, types, numbers, slot_of, flush, bound, baked, scalar_tag): what the others work with."},
+    {"set_up", set_up, METH_VARARGS, "set_up(classes, local, types, ..): what the others work with."},
     {"set_eager", set_eager, METH_VARARGS, "set_eager(Eager, Step, steps, step_for, ours, foreign, array, made, edge, edge_at, settings, tracing): the same."},
     {"set_blas", set_blas, METH_VARARGS, "set_blas(address of sgemm, of dgemm, whether its integers have 64 bits)"},
     {"bits", draw_bits, METH_VARARGS, "bits(seed, offset, count): random bits, as int64."},
@@ -42,6 +43,7 @@ static PyMethodDef methods[] = {
     FAST("unary", record_unary, "unary(op, memo, input): the result, or None where Python is to make it."),
     FAST("binary", record_binary, "binary(op, memo, a, b): the result, or None where Python is to make it."),
     FAST("record", record_general, "record(op, operands, attrs, row_major): the result, or None where Python is to make it."),
+    FAST("prim", record_named, "prim(name, *arguments): the result of a primitive; tensors, or numbers with their types, before its attributes."),
     FAST("make_view", make_view, "make_view(t, kind, label)"),
     FAST("array", eager_array, "array(trace, t): the values of a tensor, where they lie."),
     FAST("made", eager_made, "made(trace, value, view, fresh): a tensor of what a routine gave."),

@@ -63,21 +63,28 @@ static inline PyObject *nothing(void) { return PyErr_Occurred() ? NULL : Py_NewR
 /* binary(op, memo, a, b) */
 PyObject *record_binary(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
-    PyObject *op = args[0], *a = args[2], *b = args[3], *edge = NULL, *out = NULL, *number = NULL;
+    PyObject *op = args[0], *a = args[2], *b = args[3], *edge = NULL, *out = NULL, *number = NULL, *real = NULL;
     if (count != 4 || known.local == NULL || !is_tensor(a)) return Py_NewRef(Py_None);
-    bool two = is_tensor(b);
-    if (!two && !PyFloat_CheckExact(b)) return Py_NewRef(Py_None);
+    bool two = is_tensor(b), whole = !two && PyLong_CheckExact(b);
+    if (!two && !whole && !PyFloat_CheckExact(b)) return Py_NewRef(Py_None);
     PyObject *dtype = AT(AT(a, Tensor.at._layout), Layout.at.dtype);
     if (two ? AT(AT(b, Tensor.at._layout), Layout.at.dtype) != dtype : PyLong_AsLong(AT(dtype, DType.at.category)) != 2) return Py_NewRef(Py_None);
+    if (whole) { /* an integer beside floats counts as one; Python says what is wrong with one that is too large */
+        double value = PyLong_AsDouble(b);
+        b = real = value == -1.0 && PyErr_Occurred() ? NULL : PyFloat_FromDouble(value);
+        if (b == NULL) { PyErr_Clear(); return Py_NewRef(Py_None); }
+    }
     PyObject *state = current_state();
-    if (state == NULL) return NULL;
+    if (state == NULL) { Py_XDECREF(real); return NULL; }
     PyObject *trace = AT(state, State.at.trace);
     if (!Py_IS_TYPE(trace, Trace.type)) {
         if (Py_IS_TYPE(trace, eager_type)) out = eager_binary(state, op, args[1], a, b, two);
+        Py_XDECREF(real);
         Py_DECREF(state);
         return out == NULL ? nothing() : out;
     }
     Py_INCREF(trace);
+    PyObject *given[2] = {a, b};
     bool ordered = AT(op, Op.at.ordered) == Py_True;
     PyObject *operands = !ordered ? Py_NewRef(known.empty_tuple) : two ? PyTuple_Pack(2, a, b) : PyTuple_Pack(1, a);
     PyObject *i = operands == NULL ? NULL : slot_in(trace, a, operands), *j = NULL;
@@ -97,8 +104,9 @@ PyObject *record_binary(PyObject *module, PyObject *const *args, Py_ssize_t coun
     }
     if (edge != NULL) {
         out = finish(trace, edge, number);
-        if (out != NULL && grad_mode(state) && (needs(a) || (two && needs(b))) && !attach(out, edge, op, args + 2, 2)) Py_CLEAR(out);
+        if (out != NULL && grad_mode(state) && (needs(a) || (two && needs(b))) && !attach(out, edge, op, given, 2)) Py_CLEAR(out);
     }
+    Py_XDECREF(real);
     Py_XDECREF(i);
     Py_XDECREF(j);
     Py_XDECREF(edge);
@@ -181,4 +189,29 @@ PyObject *record_general(PyObject *module, PyObject *const *args, Py_ssize_t cou
     Py_DECREF(trace);
     Py_DECREF(state);
     return out == NULL ? nothing() : out;
+}
+
+/* prim(name, *arguments): as `prim` of `functional/common.py`. */
+PyObject *record_named(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    PyObject *op = count == 0 ? NULL : PyDict_GetItemWithError(known.primitives, args[0]);
+    if (op == NULL) {
+        if (!PyErr_Occurred()) PyErr_SetObject(PyExc_KeyError, count == 0 ? Py_None : args[0]);
+        return NULL;
+    }
+    Py_ssize_t given = count - 1 - PyTuple_GET_SIZE(AT(op, Op.at.attrs));
+    if (given < 0) given = 0; /* the record's rules say what is missing */
+    PyObject *operands = PyTuple_New(given), *attrs = operands == NULL ? NULL : PyTuple_New(count - 1 - given), *out = NULL;
+    if (attrs != NULL) {
+        for (Py_ssize_t k = 0; k < count - 1; k++)
+            PyTuple_SET_ITEM(k < given ? operands : attrs, k < given ? k : k - given, Py_NewRef(args[1 + k]));
+        PyObject *all[4] = {op, operands, attrs, Py_False};
+        out = record_general(module, all, 4);
+        if (out == Py_None) {
+            Py_DECREF(out);
+            out = PyObject_Vectorcall(known.recorded, all, 4, NULL);
+        }
+    }
+    Py_XDECREF(operands);
+    Py_XDECREF(attrs);
+    return out;
 }

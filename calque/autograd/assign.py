@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from calque.autograd.moving import move
-from calque.base.dtypes import DType
+from calque.base.device import CPU
+from calque.base.dtypes import DType, bool_, float32, float64, int64
 from calque.base.errors import AutogradError
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import contiguous_strides, within_dense
@@ -16,6 +17,9 @@ from calque.record.nodes import FunctionNode
 from calque.record.recorder import local
 from calque.record.versions import Silent, silence
 from calque.tensor import Tensor, constant, function_node, record
+
+_SAFE = 1 << 50  # every type that numbers are put into has all up to here
+_PUT = {float32: (float, int), float64: (float, int), int64: (int,), bool_: (bool,)}  # numbers that are written as they are
 
 
 def as_strided_backward(g: Any, whole: Layout, view: Layout) -> Any:
@@ -41,6 +45,9 @@ def assign(t: Tensor, value: Tensor) -> Tensor:
     if state.grad:
         check_in_place(t)
     storage = value._storage
+    if not differentiable and state.trace.eager and t._layout.device is CPU:
+        put(t, state.trace.array(value))
+        return t
     leaf = differentiable and value._requires_grad and value._grad_fn is None  # its gradient needs a node to arrive through
     if leaf or storage.trace is not state.trace or value._layout is not storage.layout:
         value = _with_history(record(get("copy"), (value,)), value)
@@ -57,6 +64,25 @@ def assign(t: Tensor, value: Tensor) -> Tensor:
         else:
             _rebase(t, base, old, value)
     return t
+
+
+def put(t: Tensor, values: Any) -> None:
+    """The values of an array, or a number, in the place of those of `t`, where operations are computed at once."""
+    local.state.trace.put(t._storage, t._layout, values)
+    if (t if t._base is None else t._base)._views.__class__ is Silent:
+        t._storage.version -= 1
+        silence(t._storage, 1)
+
+
+def put_number(t: Tensor, value: Any) -> bool:
+    """Write a number that the dtype of `t` holds, if that is all there is to do; else False."""
+    state, view, base = local.state, t._layout, t._base
+    if not state.trace.eager or view.device is not CPU or t._requires_grad or (base is not None and base._requires_grad):
+        return False
+    fits = value.__class__ in _PUT.get(view.dtype, ()) and -_SAFE <= value <= _SAFE
+    if fits:
+        put(t, value)
+    return fits
 
 
 def _overwritten(t: Tensor) -> FunctionNode:

@@ -33,7 +33,7 @@ from calque.base.shapes import inverse
 from calque.ir.program import Node
 from calque.observe import events, source
 from calque.observe.source import user_site
-from calque.ops.opdef import OpDef, get
+from calque.ops.opdef import REGISTRY, OpDef, get
 from calque.record import recorder
 from calque.record.nodes import FunctionNode, GradNode
 from calque.record.novel import Computing, possible
@@ -51,6 +51,7 @@ LINES = 64  # places in the user's program that one operation is remembered for
 _ADD, _UPDATE = get("add"), get("update")
 _NOWHERE = Edge(None, None, (), (), None, "")  # nothing is ever put behind it
 _steps = Cache("operations computed at once", 1500, 1 / 64)  # (operation, attributes, layouts of operands) -> Step
+_writers = Cache("edges of writes", 500, 1 / 512)  # (line, layout of the storage) -> what says who wrote it
 _new: Any = object.__new__
 
 
@@ -87,7 +88,7 @@ class Step:
                 self.memory = dense_layout(tuple([shape[d] for d in order]), self.layout.dtype)
                 strides = tuple([self.memory.strides[k] for k in inverse(order)])
                 self.layout = sub_layout(self.layout, tuple(shape), strides, 0)
-        plain = not (self.saved or self.code or settings.verify)
+        plain = not (self.saved or settings.verify)
         # What the compiled module runs.
         self.kernel = kernel(op, attrs, shown, self.layout, self.memory, found, self.large) if plain else None
         if self.kernel is not None:
@@ -143,6 +144,14 @@ def _step_for(op: OpDef, first: Layout, second: Any, unusual: Callable[..., bool
     return None if found.kernel is None else found
 
 
+def _window(flat: Any, view: Layout) -> Any:
+    """The elements of a view, where they lie in memory."""
+    if view.dense or view.numel == 0 or flat.dtype is not view.dtype.np or not flat.dtype.isbuiltin:
+        return strided(flat, view)
+    size = flat.itemsize
+    return np.ndarray(view.shape, flat.dtype, flat, view.offset * size, [stride * size for stride in view.strides])
+
+
 class Eager:
     """What stands in the place of a thread's trace. `last`: the last value that may be the code of a check."""
 
@@ -175,12 +184,7 @@ class Eager:
         flat, cache = buffer.array, t._cache
         if cache is not None and cache[1] is flat and cache[0] is self:
             return cache[2]
-        view = t._layout
-        if view.dense or view.numel == 0 or flat.dtype is not view.dtype.np or not flat.dtype.isbuiltin:
-            found = strided(flat, view)
-        else:
-            size = flat.itemsize
-            found = np.ndarray(view.shape, flat.dtype, flat, view.offset * size, [stride * size for stride in view.strides])
+        found = _window(flat, t._layout)
         t._cache = (self, flat, found)
         return found
 
@@ -280,30 +284,29 @@ class Eager:
         if view.device is not CPU:
             leave(True)
             recorder.write(storage, view, value)
-            return
+        else:
+            self.put(storage, view, (value.buffer or recorder.value_elsewhere(value)).wait().reshape(view.shape))
+
+    def put(self, storage: Storage, view: Layout, values: Any) -> None:
+        """As `recorder.write`, of an array of the view's shape, which may show the same memory, or of one number; on the CPU."""
         buffer = storage.buffer or recorder.value_elsewhere(storage)
-        fresh = value.buffer or recorder.value_elsewhere(value)
-        new, old = fresh.wait(), buffer.wait()
-        writer = Edge(None, _UPDATE, (), (), storage.layout, recording_line())
-        whole = view is storage.layout or (view.dense and view.numel == storage.layout.numel and view.dtype is storage.layout.dtype)
+        old = buffer.wait()
         shared = (buffer.owner is not None or buffer.export is not None) and buffer.shared()
         if shared or (getrefcount(buffer) <= MINE and old.flags.writeable):  # others see this memory, or nobody else has it: the value stays there
             for task in buffer.readers or ():
                 task.wait()
-            target, source = (old, new.reshape(-1)) if whole and not shared else (strided(old, view), new.reshape(view.shape))
-        elif whole:
-            buffer, target, source = fresh, new, new
         else:
-            target, source = new_array(old.size, None, old.dtype), new.reshape(view.shape)
-            target[...] = old
-            buffer, target = Buffer(target), strided(target, view)
-        if whole and not shared:
-            storage.layout = value.layout  # an alias of another shape wrote it: handles of the old shape become views
+            old = new_array(old.size, None, old.dtype)
+            if view.numel != storage.layout.numel:
+                old[...] = buffer.array
+            buffer = Buffer(old)
+        if view.dense and view.numel == storage.layout.numel and view.dtype is storage.layout.dtype and not shared:
+            storage.layout = view  # an alias of another shape wrote it: handles of the old shape become views
         storage.trace, storage.slot, storage.buffer, storage.home = None, -1, buffer, None
         storage.version += 1  # before the values: whoever interrupts this finds a graph that knows
-        storage.writer = writer
-        if target is not source:
-            target[...] = source
+        place = recording_line(), storage.layout
+        storage.writer = _writers.get(place) or _writers.keep(place, Edge(None, _UPDATE, (), (), place[1], place[0]))
+        _window(old, view)[...] = values
 
     def twin(self, storage: Storage) -> Storage:
         """As `recorder.share_value`."""
@@ -355,7 +358,7 @@ Computing.make = _make
 
 if hot is not None:
     _CLASSES = (Tensor, Storage, Buffer, Layout, GradNode, FunctionNode, Edge, Trace, State, OpDef, DType, Settings)
-    _KNOWN = local, tensor.TENSOR_TYPES, tensor._sequence, tensor.slot_of, recorder.flush, BOUND, BAKED, scalar_tag
+    _KNOWN = local, tensor.TENSOR_TYPES, tensor._sequence, tensor.slot_of, recorder.flush, BOUND, BAKED, scalar_tag, REGISTRY, tensor.recorded
     hot.set_up({c.__name__: c for c in _CLASSES}, *_KNOWN)
     _TWINS = Eager.array, Eager.made, Step._edge, Step.edge_at
     hot.set_eager(Eager, Step, _steps, _step_for, source._ours, source._foreign, *_TWINS, settings, vars(events))

@@ -11,6 +11,7 @@ import numpy as np
 from calque.autograd.engine import link
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pass
+from calque.base.native import hot
 from calque.base.text import shown, type_name
 from calque.ops.opdef import get, no_complex
 from calque.record.live import LIVE
@@ -43,11 +44,14 @@ def attribute(name: str, get: Callable[[Any], Any], doc: str, put: Callable[[Any
     setattr(Tensor, name, property(get, put, doc=doc))
 
 
-def prim(name: str, *arguments: Any) -> Tensor:
+def _prim(name: str, *arguments: Any) -> Tensor:
     """Record a primitive by name: tensor operands (or `(number, dtype)` pairs) first, then its attributes in order."""
     op = get(name)
     split = len(arguments) - len(op.attrs)
     return record(op, tuple(arguments[:split]), tuple(arguments[split:]))
+
+
+prim: Callable[..., Tensor] = _prim if hot is None else hot.prim
 
 
 def is_tensor(x: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.autograd.assign import assign
+from calque.autograd.assign import assign, put_number
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.device import CPU
@@ -295,22 +295,32 @@ class _Plan:
         return result if self.moved is self.flat and inverse == tuple(range(len(inverse))) else permute(result, inverse)
 
 
-def _masked_now(input: Tensor, mask: Tensor) -> Tensor | None:
-    """The elements where a mask is true, if both are there and no gradient is asked for; else None. Reading the mask waits for it in any case, and a
-    program for what is picked would be a new one for every number of elements."""
-    state, view, chosen = local.state, input._layout, mask._layout
+def _read_now(input: Tensor, items: tuple[Any, ...]) -> Tensor | None:
+    """What masks and indices pick, if all of it is there, small, and no gradient is asked for; else None. Reading a mask waits for it in any
+    case, and a program for what is picked would be a new one for every number of elements."""
+    state, view = local.state, input._layout
     trace = state.trace
-    if not trace.eager or (state.grad and input._requires_grad) or view.device is not CPU or chosen.device is not CPU:
+    if not trace.eager or (state.grad and input._requires_grad) or view.device is not CPU or view.nbytes > trace.SMALL:
         return None
-    if chosen.dtype is not dt.bool_ or not chosen.ndim or view.shape[: chosen.ndim] != chosen.shape or view.nbytes > trace.SMALL:
-        return None
-    found = trace.array(input)[trace.array(mask)]
+    for item in items:
+        if not is_tensor(item):
+            return None
+        chosen = item._layout
+        if chosen.device is not CPU or not chosen.ndim or (chosen.dtype is not dt.bool_ and chosen.dtype is not dt.int64):
+            return None
+    try:
+        found = trace.array(input)[tuple([trace.array(item) for item in items])]
+    except IndexError:
+        return None  # the slow way says what is wrong
+    if not found.flags.c_contiguous:
+        found = np.ascontiguousarray(found)
     made: Tensor = trace.made(found, dense_layout(found.shape, view.dtype), True)
     return made
 
 
 def _read(input: Tensor, items: tuple[Any, ...]) -> Tensor:
-    if len(items) == 1 and is_tensor(items[0]) and (found := _masked_now(input, items[0])) is not None:
+    found = _read_now(input, items)
+    if found is not None:
         return found
     base, indices = _separate(input, [_parse(item, True) for item in items])
     return _Plan(base, indices).read() if indices else base
@@ -323,6 +333,8 @@ def fitted(op: str, value: Any, view: Layout) -> Tensor:
             return filled(tuple(view.shape), within(value, view.dtype), view.dtype, op)
         value = as_tensor(value)
     value = cast(value, view.dtype)
+    if value._layout.shape == view.shape:
+        return value
     shape, target = tuple(value._layout.shape), tuple(view.shape)
     while len(shape) > len(target) and shape[0] == 1:
         shape = shape[1:]
@@ -380,7 +392,8 @@ def set_item(input: Tensor, index: Any, value: Any) -> None:
     else:
         target = get(input, index)
     check_target("copy_", target)
-    assign(target, fitted("copy_", value, target._layout))
+    if not put_number(target, value):
+        assign(target, fitted("copy_", value, target._layout))
 
 
 method("__getitem__")(get)

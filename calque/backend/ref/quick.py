@@ -15,7 +15,7 @@ import numpy as np
 
 from calque.backend.ref.interpret import Array, Number, last_uses, number_as_array, run_node
 from calque.base.blas import limited
-from calque.base.dtypes import DType, float32, float64
+from calque.base.dtypes import DType, float32, float64, int32, int64
 from calque.base.shapes import Shape
 from calque.ir.program import Node, Program
 from calque.ops.opdef import OpDef, get
@@ -99,8 +99,8 @@ def routine_of(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[tuple[Shape
 
 
 def _exactly(kind: DType, dtype: DType) -> bool:
-    """Whether NumPy converts as the definition of a cast does: numbers to the two types that everything is computed in."""
-    return dtype in WHOLE and (kind in WHOLE or kind.category < 2)
+    """Whether NumPy converts as the definition of a cast does: numbers to floats and to the larger integers."""
+    return kind.category < 3 and (dtype.category == 2 or dtype in (int32, int64))
 
 
 def _product(shapes: Sequence[Shape], shape: Shape) -> Function:

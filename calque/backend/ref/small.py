@@ -8,7 +8,7 @@ reads the flags of the processor. For operands of known layouts all of that can 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
 from typing import Any, NamedTuple
@@ -18,22 +18,28 @@ import numpy as np
 from calque.backend.ref import quick
 from calque.base.dtypes import DType, bool_, float32, float64, int32, int64, uint8
 from calque.base.native import hot
-from calque.base.shapes import Shape, contiguous_strides
+from calque.base.shapes import Shape, contiguous_strides, view_bounds
 from calque.ops.opdef import OpDef, get
 
-(ELEMENTWISE, SIGMOID, RELU, REDUCE, PRODUCT, COPY, WHERE, SUM, CAST, RANDOM, LOOKUP, GATHER, JOIN, BEST, COUNT, BATCH) = range(16)
+(ELEMENTWISE, SIGMOID, RELU, REDUCE, PRODUCT, COPY, WHERE, SUM, CAST, RANDOM, LOOKUP, GATHER, JOIN, ROWS, COUNT, BATCH, UPDATE, PUT,
+ PUT_ADD) = range(19)
 MOST_DIMS, MOST_INPUTS = 8, 3
 SHORT = 8  # turns of an innermost loop that are hardly worth to begin it
 Operand = tuple[Shape, Shape, DType]
 """Shape, strides in elements, dtype; of a number the first two are empty."""
-_EXTREMES = {float32: (-np.inf, np.inf), float64: (-np.inf, np.inf), int64: (-(1 << 63), (1 << 63) - 1)}
-_REDUCED = {get("amax"): np.maximum, get("amin"): np.minimum}
-_SIGMOID, _RELU, _PRODUCT, _COPY, _WHERE, _SUM = get("sigmoid"), get("relu"), get("matmul"), get("copy"), get("where"), get("sum")
-_CAST, _BITS, _SELECT, _GATHER, _CAT = get("cast"), get("random_bits"), get("index_select"), get("gather"), get("cat")
-_IOTA, _FULL = get("iota"), get("full")
-_OWN = {get("erf"): "erf", get("rsqrt"): "rsqrt"}  # loops of `native/kernels.c`
-_BEST = {get("argmin"): 0, get("argmax"): 1}
+MOST_RANKS = 256  # elements of a row that are kept in order while the others are looked at
+_NUMBERS = (float32, float64, int64)
+_LEAST, _LARGEST = ({float32: sign * np.inf, float64: sign * np.inf, int64: end} for sign, end in ((-1, -(1 << 63)), (1, (1 << 63) - 1)))
+_REDUCED: dict[OpDef, tuple[Any, dict[DType, Any]]] = {  # whose loop, and what it begins with
+    get("amax"): (np.maximum, _LEAST), get("amin"): (np.minimum, _LARGEST), get("any"): (np.logical_or, {bool_: False}),
+    get("all"): (np.logical_and, {bool_: True}), get("sum"): (np.add, dict.fromkeys(_NUMBERS, 0)),
+}  # fmt: skip
+_SIGMOID, _RELU, _SUM, _CAST, _ARGSORT, _RANKED = map(get, ("sigmoid", "relu", "sum", "cast", "argsort", "ranked"))
+_ADDED, _PUT = (get("index_add"), get("scatter_add")), (get("index_put"), get("scatter"))
+_SLICES = (_ADDED[0], _PUT[0])
+_OWN = tuple(map(get, ("erf", "rsqrt", "sign", "remainder", "floor_divide")))  # have loops in `native/kernels.c`
 _CONVERTED = (bool_, uint8, int32, int64, float32, float64)
+_MOVED = (1, 4, 8)  # bytes of what is picked and put one by one
 _BLAS = [(f"{prefix}cblas_{{}}gemm{bits}", bool(bits)) for prefix in ("scipy_", "") for bits in ("64_", "")]
 
 
@@ -76,7 +82,7 @@ def kernel_of(
         return None
     if dtype.hosted or not all(kind.np.isbuiltin == 1 and not kind.hosted for *_, kind in operands):
         return None
-    found = _described(op, attrs, operands, shape, out, dtype)
+    found = _DESCRIBED.get(op, _elementwise)(Wanted(op, attrs, operands, shape, out, dtype))
     if found is None:
         return None
     kind, *more = found
@@ -88,34 +94,49 @@ def kernel_of(
         return None
 
 
-def _described(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) -> Computation | None:
-    """How an operation is computed, or None."""
-    kinds = [kind for *_, kind in operands]
-    kind = kinds[0] if kinds and kinds.count(kinds[0]) == len(kinds) else None
-    if op in _MOVED:
-        return _moved(op, attrs, operands, shape, out, dtype)
-    if op is _BITS:
-        return Computation(RANDOM)
-    if op is _IOTA:
-        return Computation(COUNT) if dtype in _EXTREMES else None
-    if op in _BEST and kind in _EXTREMES:
-        return _best(op, attrs, operands[0], shape)
-    if op is _CAST and kinds[0] in _CONVERTED and (dtype in (*quick.WHOLE, bool_) or (kinds[0].category < 2 and dtype is int64)):
-        return Computation(CAST, *nest(operands, shape, out, dtype))
-    if op is _SUM or op in _REDUCED:
-        return _reduction(op, attrs, operands[0], shape, dtype)
-    if op is _PRODUCT:
-        return _product(operands, shape, out, dtype) if kind in quick.WHOLE else None
-    ufunc = _OWN.get(op) if kind in quick.WHOLE else None
-    ufunc = ufunc or quick.ufunc_of(op, kind, dtype)
-    if ufunc is None or len(operands) > 2:
+class Wanted(NamedTuple):
+    """An operation that a kernel is looked for. `out`: strides of the result."""
+
+    op: OpDef
+    attrs: tuple[Any, ...]
+    operands: Sequence[Operand]
+    shape: Shape
+    out: Shape
+    dtype: DType
+
+    @property
+    def kind(self) -> DType | None:
+        """The type of all operands, if it is one."""
+        kinds = {kind for *_, kind in self.operands}
+        return next(iter(kinds)) if len(kinds) == 1 else None
+
+    def loops(self) -> tuple[Shape, tuple[Shape, ...]]:
+        """The nest over all elements of the result."""
+        return nest(self.operands, self.shape, self.out, self.dtype)
+
+
+def _elementwise(w: Wanted) -> Computation | None:
+    kind = w.kind
+    ufunc = w.op.name if w.op in _OWN and kind in _NUMBERS and w.dtype is kind else quick.ufunc_of(w.op, kind, w.dtype)
+    if ufunc is None or len(w.operands) > 2:
         return None
-    loops = nest(operands, shape, out, dtype)
-    if op is _SIGMOID:
-        return Computation(SIGMOID, *loops, ufuncs=(np.exp, np.negative))
-    if op is _RELU:
-        return Computation(RELU, *loops, ufuncs=(np.maximum,))
-    return Computation(ELEMENTWISE, *(longer_inside(*loops) if len(operands) == 2 else loops), ufuncs=(ufunc,))
+    if w.op is _SIGMOID:
+        return Computation(SIGMOID, *w.loops(), ufuncs=(np.exp, np.negative))
+    if w.op is _RELU:
+        return Computation(RELU, *w.loops(), ufuncs=(np.maximum,))
+    return Computation(ELEMENTWISE, *(longer_inside(*w.loops()) if len(w.operands) == 2 else w.loops()), ufuncs=(ufunc,))
+
+
+def _cast(w: Wanted) -> Computation | None:
+    return Computation(CAST, *w.loops()) if w.kind in _CONVERTED and w.dtype in (*_NUMBERS, bool_, int32) else None
+
+
+def _random(w: Wanted) -> Computation | None:
+    return Computation(RANDOM)
+
+
+def _count(w: Wanted) -> Computation | None:
+    return Computation(COUNT) if w.dtype in _NUMBERS else None
 
 
 def longer_inside(dims: Shape, steps: tuple[Shape, ...]) -> tuple[Shape, tuple[Shape, ...]]:
@@ -128,48 +149,128 @@ def longer_inside(dims: Shape, steps: tuple[Shape, ...]) -> tuple[Shape, tuple[S
     return tuple([dims[d] for d in order]), tuple([steps[d] for d in order])
 
 
-_MOVED = (_COPY, _FULL, _WHERE, _SELECT, _GATHER, _CAT)
+def _copy(w: Wanted) -> Computation | None:
+    return Computation(COPY, *w.loops(), extents=(w.dtype.itemsize,)) if w.kind is w.dtype and w.dtype.itemsize <= 8 else None
 
 
-def _moved(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) -> Computation | None:
-    """What only moves numbers, whatever they are."""
-    size, kinds = dtype.itemsize, [kind for *_, kind in operands]
-    if size > 8 or (op in (_COPY, _FULL, _CAT) and any(kind is not dtype for kind in kinds)):
+def _view(w: Wanted) -> Computation | None:
+    """A copy of what a view of a row-major value shows."""
+    (base, strides, kind), (shape, steps, offset), size = w.operands[0], w.attrs, w.dtype.itemsize
+    low, high = view_bounds(shape, steps, offset)
+    if size > 8 or strides != contiguous_strides(base) or low < 0 or high >= prod(base):
         return None
-    if op in (_SELECT, _CAT) and out != contiguous_strides(shape):
+    return Computation(COPY, *nest([(shape, steps, kind)], shape, w.out, kind), extents=(size, offset * size))
+
+
+def _where(w: Wanted) -> Computation | None:
+    fits = [kind for *_, kind in w.operands] == [bool_, w.dtype, w.dtype] and w.dtype.itemsize in _MOVED
+    return Computation(WHERE, *w.loops(), extents=(w.dtype.itemsize,)) if fits else None
+
+
+def _gather(w: Wanted) -> Computation | None:
+    dim, (first, strides, kind), (_, _, whole), size = w.attrs[0], *w.operands, w.dtype.itemsize
+    if whole is not int64 or size not in _MOVED:
         return None
-    if op is _WHERE:
-        fits = kinds == [bool_, dtype, dtype] and size in (1, 4, 8)
-        return Computation(WHERE, *nest(operands, shape, out, dtype), extents=(size,)) if fits else None
-    if op is _COPY or op is _FULL:
-        return Computation(COPY, *nest(operands, shape, out, dtype), extents=(size,))
-    dim, (first, strides, _) = attrs[0], operands[0]
-    if op is _GATHER:
-        if kinds != [dtype, int64] or size not in (1, 4, 8):
-            return None
-        there = tuple([0 if d == dim else stride for d, stride in enumerate(strides)])
-        loops = nest([(shape, there, dtype), operands[1]], shape, out, dtype)
-        return Computation(GATHER, *loops, extents=(size, first[dim], strides[dim] * size))
-    if any(given != contiguous_strides(s) for s, given, _ in operands):
+    there = tuple([0 if d == dim else stride for d, stride in enumerate(strides)])
+    loops = nest([(w.shape, there, kind), w.operands[1]], w.shape, w.out, kind)
+    return Computation(GATHER, *loops, extents=(size, first[dim], strides[dim] * size))
+
+
+def _look_up(w: Wanted) -> Computation | None:
+    """Whole slices, of row-major operands."""
+    dim, (first, _, kind), (_, _, whole) = w.attrs[0], *w.operands
+    if whole is not int64 or kind.itemsize > 8 or not _row_major(w):
         return None
-    inner = prod(first[dim + 1 :]) * size
-    if op is _SELECT:
-        return Computation(LOOKUP, extents=(prod(first[:dim]), first[dim], inner)) if kinds == [dtype, int64] else None
-    return Computation(JOIN, extents=(prod(first[:dim]),), rows=tuple([(s[dim] * inner, 0) for s, *_ in operands]))
+    return Computation(LOOKUP, extents=(prod(first[:dim]), first[dim], prod(first[dim + 1 :]) * kind.itemsize))
 
 
-def _best(op: OpDef, attrs: tuple[Any, ...], operand: Operand, shape: Shape) -> Computation | None:
-    """Along all dims or the last one."""
-    (given, strides, _), dims = operand, attrs[0]
-    if strides != contiguous_strides(given) or tuple(dims) != tuple(range(len(given)))[-len(dims) :]:
+def _join(w: Wanted) -> Computation | None:
+    dim, size = w.attrs[0], w.dtype.itemsize
+    if w.kind is not w.dtype or size > 8 or not _row_major(w):
         return None
-    return Computation(BEST, extents=(prod(shape), prod(given) // prod(shape), _BEST[op]))
+    inner = prod(w.shape[dim + 1 :]) * size
+    return Computation(JOIN, extents=(prod(w.shape[:dim]),), rows=tuple([(s[dim] * inner, 0) for s, *_ in w.operands]))
 
 
-def _product(operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) -> Computation | None:
+def _row_major(w: Wanted) -> bool:
+    return w.out == contiguous_strides(w.shape) and all(given == contiguous_strides(s) for s, given, _ in w.operands)
+
+
+def _best(w: Wanted) -> Computation | None:
+    """Along one dim, or of all numbers as one row."""
+    (given, strides, kind), dims = w.operands[0], tuple(w.attrs[0])
+    if len(dims) == len(given) and strides == contiguous_strides(given):
+        given, strides, dims = (prod(given),), (1,), (0,)
+    if len(dims) != 1 or kind not in _NUMBERS:
+        return None
+    kept = contiguous_strides(tuple([n for d, n in enumerate(given) if d != dims[0]]))
+    return _rows(w.op.name, (given, strides, kind), dims[0], (*kept[: dims[0]], 0, *kept[dims[0] :]), int64)
+
+
+def _running(w: Wanted) -> Computation | None:
+    operand = w.operands[0]
+    return _rows(w.op.name, operand, w.attrs[0], w.out, w.dtype) if operand[0] and w.dtype in _NUMBERS else None
+
+
+def _in_order(w: Wanted) -> Computation | None:
+    """Positions of all elements of a row, or of those of some ranks."""
+    (given, _, kind), dim = w.operands[0], w.attrs[0]
+    if not given or kind not in _NUMBERS:
+        return None
+    start, stop = w.attrs[1:3] if w.op is _RANKED else (0, given[dim])
+    if stop > MOST_RANKS:
+        return None
+    return _rows("ranked_down" if w.attrs[-1] else "ranked", w.operands[0], dim, w.out, int64, start, stop)
+
+
+def _rows(name: str, operand: Operand, dim: int, out: Shape, kind: DType, start: int = 0, stop: int = 0) -> Computation:
+    """A function of `native/kernels.c` for every row along one dim; the result's elements are of `kind`, its strides `out`."""
+    given, strides, own = operand
+    others = (*given[:dim], 1, *given[dim + 1 :])
+    loops = nest([(others, strides, own)], others, out, kind)
+    return Computation(ROWS, *loops, (start, given[dim], stop), ((strides[dim] * own.itemsize, out[dim] * kind.itemsize),), (name,))
+
+
+def _update(w: Wanted) -> Computation | None:
+    """A value that is written to a part of another one, of which no element is named twice."""
+    (base, strides, _), value, (part, steps, offset) = w.operands[0], w.operands[1], w.attrs
+    if w.kind is not w.dtype or w.dtype.itemsize > 8 or strides != contiguous_strides(base) or value[0] != part:
+        return None
+    reach = 0
+    for stride, n in sorted(zip(steps, part, strict=True)):
+        if n > 1:
+            if stride <= reach:
+                return None
+            reach += stride * (n - 1)
+    if not 0 <= offset <= offset + reach < prod(base):
+        return None
+    loops = nest([((), (), w.dtype), value], part, steps, w.dtype)
+    return Computation(UPDATE, *loops, extents=(w.dtype.itemsize, offset * w.dtype.itemsize))
+
+
+def _put(w: Wanted) -> Computation | None:
+    """Elements, or whole slices, that are put or added where an index says."""
+    (base, strides, kind), (index, there, whole), (source, given, also) = w.operands
+    added, dim, size = w.op in _ADDED, w.attrs[0], kind.itemsize
+    if not base or strides != contiguous_strides(base) or whole is not int64 or kind is not also:
+        return None
+    if kind not in _NUMBERS if added else size not in _MOVED:
+        return None
+    if w.op in _SLICES:  # the dims of the index stand in the place of one of the source's
+        more = len(source) - dim - len(index)
+        there, steps = (0,) * dim + there + (0,) * more, (*strides[:dim], *(0,) * len(index), *strides[dim + 1 :])
+    elif source == index:
+        steps = tuple([0 if d == dim else stride for d, stride in enumerate(strides)])
+    else:
+        return None
+    loops = nest([((), (), kind), (source, there, int64), (source, given, kind)], source, steps, kind)
+    return Computation(PUT_ADD if added else PUT, *loops, extents=(size, base[dim], strides[dim] * size))
+
+
+def _product(w: Wanted) -> Computation | None:
     """A product of matrices whose rows or columns lie side by side, without overlap; or one for every position of the dims before."""
-    (a, left, _), (b, right, _) = operands
-    if min(len(a), len(b)) < 2 or prod(shape) * a[-1] >= quick._THREADED or not has_products():
+    (a, left, _), (b, right, _) = w.operands
+    if w.kind not in quick.WHOLE or min(len(a), len(b)) < 2 or prod(w.shape) * a[-1] >= quick._THREADED or not has_products():
         return None
     rows = (left[-2:], right[-2:])
     for s, strides in ((a[-2:], rows[0]), (b[-2:], rows[1])):
@@ -178,26 +279,30 @@ def _product(operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType
         if min(s) > 1 and not (strides[1] == 1 and strides[0] >= s[1]) and not (strides[0] == 1 and strides[1] >= s[0]):
             return None
     extents = (a[-2], b[-1], a[-1])
-    if len(shape) == 2:
+    if len(w.shape) == 2:
         return Computation(PRODUCT, extents=extents, rows=rows)
-    batch = [(s[:-2], strides[:-2], kind) for s, strides, kind in operands]
-    return Computation(BATCH, *nest(batch, shape[:-2], out[:-2], dtype), extents=extents, rows=rows)
+    batch = [(s[:-2], strides[:-2], kind) for s, strides, kind in w.operands]
+    return Computation(BATCH, *nest(batch, w.shape[:-2], w.out[:-2], w.dtype), extents=extents, rows=rows)
 
 
-def _reduction(op: OpDef, attrs: tuple[Any, ...], operand: Operand, shape: Shape, dtype: DType) -> Computation | None:
-    dims, keepdim = attrs[0], attrs[1]
-    whole, _, kind = operand
-    if not dims or kind is not dtype or kind not in _EXTREMES:
+def _reduction(w: Wanted) -> Computation | None:
+    (dims, keepdim), (whole, _, kind), (ufunc, starts) = w.attrs[:2], w.operands[0], _REDUCED[w.op]
+    if not dims or kind is not w.dtype or kind not in starts:
         return None
-    kept = iter(contiguous_strides(shape if not keepdim else tuple([n for d, n in enumerate(shape) if d not in dims])))
+    kept = iter(contiguous_strides(w.shape if not keepdim else tuple([n for d, n in enumerate(w.shape) if d not in dims])))
     out = tuple([0 if d in dims else next(kept) for d in range(len(whole))])
-    if op is _SUM and dtype is float32:  # added up in float64
-        return Computation(SUM, *nest([operand], whole, out, float64))
-    loops, extents = nest([operand], whole, out, dtype), (0, 0, dtype.itemsize)
-    if op is _SUM:
-        return Computation(REDUCE, *loops, extents, ufuncs=(np.add,), start=0)
-    ufunc = _REDUCED[op]
-    return Computation(REDUCE, *loops, extents, ufuncs=(ufunc,), start=_EXTREMES[dtype][ufunc is np.minimum])
+    if w.op is _SUM and kind is float32:  # added up in float64
+        return Computation(SUM, *nest(w.operands, whole, out, float64))
+    return Computation(REDUCE, *nest(w.operands, whole, out, kind), (0, 0, kind.itemsize), ufuncs=(ufunc,), start=starts[kind])
+
+
+_DESCRIBED: dict[OpDef, Callable[[Wanted], Computation | None]] = {  # of all others `_elementwise`
+    _CAST: _cast, get("random_bits"): _random, get("iota"): _count, get("matmul"): _product, get("copy"): _copy, get("full"): _copy,
+    get("where"): _where, get("gather"): _gather, get("index_select"): _look_up, get("cat"): _join, get("update"): _update,
+    get("view"): _view,
+    get("argmin"): _best, get("argmax"): _best, get("cumsum"): _running, get("cumprod"): _running, _ARGSORT: _in_order, _RANKED: _in_order,
+    **dict.fromkeys(_REDUCED, _reduction), **dict.fromkeys((*_ADDED, *_PUT), _put),
+}  # fmt: skip
 
 
 def nest(operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) -> tuple[Shape, tuple[Shape, ...]]:
