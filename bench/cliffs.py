@@ -3,6 +3,9 @@ process of its own.
 
     python bench/cliffs.py [--only "TreeLSTM;boolean masks"] [--threads 2] [--empty] [--warm 60 --measured 40]
 
+Turns of a few milliseconds take turns by several at a time (`BLOCK` seconds of them): behind as long a turn of another process the first one begins
+with cold caches and sleeping threads, which no loop does. `--single`: one by one all the same.
+
 Prints the median turn of both after the warm-up, the median ratio of neighbouring turns (PyTorch / Calque: above 1 Calque is faster) with the bar
 that is asked for, the ratio of the first turns (a fresh process), how many programs Calque compiled in the measured turns, and how much memory it
 took in them. `--warm`, `--measured`: other numbers of turns than the case has. Calque has what a process that ran other turns (lengths, trees,
@@ -24,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-OTHERS = 120  # number of the first turn that fills the cache
+OTHERS = 720  # number of the first turn that fills the cache
+BLOCK, MOST = 0.02, 10  # seconds of turns behind each other, and turns at most
 
 
 def resident() -> float:
@@ -83,7 +87,7 @@ class Contender:
         self.process.wait()
 
 
-def measure(name: str, case: Any, threads: int, environment: dict[str, str]) -> str:
+def measure(name: str, case: Any, threads: int, environment: dict[str, str], single: bool) -> str:
     """One row."""
     contenders = {f: Contender(f, name, threads, environment) for f in ("torch", "calque")}
     first = {f: c.ask(0)["seconds"] for f, c in contenders.items()}
@@ -92,10 +96,14 @@ def measure(name: str, case: Any, threads: int, environment: dict[str, str]) -> 
         last = {f: c.ask(k) for f, c in contenders.items()}
     times: dict[str, list[float]] = {f: [] for f in contenders}
     begin = last.get("calque") or contenders["calque"].ask(case.warm)
-    for k in range(case.warm, case.warm + case.measured):
-        for f in list(contenders)[:: -1 if k % 2 else 1]:
-            last[f] = contenders[f].ask(k)
-            times[f].append(last[f]["seconds"])
+    block = 1 if single or not last else min(MOST, max(1, round(BLOCK / last["torch"]["seconds"])))
+    for start in range(case.warm, case.warm + case.measured * block, block):
+        for f in list(contenders)[:: -1 if (start - case.warm) // block % 2 else 1]:
+            total = 0.0
+            for k in range(start, start + block):
+                last[f] = contenders[f].ask(k)
+                total += last[f]["seconds"]
+            times[f].append(total / block)
     for contender in contenders.values():
         contender.close()
     ratio = statistics.median(t / c for t, c in zip(times["torch"], times["calque"], strict=True))
@@ -115,6 +123,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--warm", type=int, help="turns before those that are measured")
     parser.add_argument("--measured", type=int)
+    parser.add_argument("--single", action="store_true", help="turns of a few milliseconds one by one, too")
     parser.add_argument("--empty", action="store_true", help="begin with an empty kernel cache")
     options = parser.parse_args()
     if options.worker:
@@ -137,7 +146,7 @@ def main() -> None:
                 for k in range(OTHERS, OTHERS + case.warm + 1):
                     before.ask(k)
                 before.close()
-            print(measure(name, case, options.threads, environment), flush=True)
+            print(measure(name, case, options.threads, environment, options.single), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from calque.base import dtypes as dt
 from calque.base.attached import Attached
 from calque.base.cache import Cache
 from calque.base.device import CPU, META
-from calque.base.errors import DeviceError, DTypeError, NotDense
+from calque.base.errors import DeviceError, NotDense
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.native import hastened, hot, not_floating
 from calque.base.shapes import common_order, inverse
@@ -620,13 +620,6 @@ def upload_known(values: np.ndarray[Any, Any], dtype: dt.DType, made_of: Any = (
             capture.abort("makes a tensor from a number that changes from call to call")
         capture.constant(made._storage)
     return made
-
-
-def require_float(op: str, t: Tensor) -> None:
-    """Raise unless the dtype can carry gradients."""
-    if t._layout.dtype.category < 2:
-        text = "only Tensors of floating point and complex dtype can require gradients"
-        raise DTypeError(f"[{op}] expected a floating or complex dtype, got {t._layout.dtype}; {text}")
 
 
 def sub_layout(view: Layout, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Layout:

@@ -4,14 +4,14 @@
 
 PyObject *record_binary(PyObject *, PyObject *const *, Py_ssize_t);
 
-static PyObject *add_op, *add_memo, *total_twin;
+static PyObject *add_op, *add_memo, *total_twin, *shown_back;
 
 static PyObject *send_name, *gradients_name, *appends_name, *around_name, *earlier;
 
-/* set_backward(add, memo, total) */
+/* set_backward(add, memo, total, shown_back) */
 PyObject *set_backward(PyObject *module, PyObject *args) {
     (void)module;
-    if (!PyArg_ParseTuple(args, "OOO", &add_op, &add_memo, &total_twin)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOOO", &add_op, &add_memo, &total_twin, &shown_back)) return NULL;
     Py_INCREF(args);
     send_name = PyUnicode_InternFromString("send");
     gradients_name = PyUnicode_InternFromString("_gradients");
@@ -123,11 +123,29 @@ static bool send_all(const Pass *pass, PyObject *targets, PyObject *gradients) {
     return ok;
 }
 
+/* The gradient of a view's operand, if it is known to be that of the view under another layout; NULL without an error if not. */
+static PyObject *seen(PyObject *node, PyObject *gradient) {
+    if (!Py_IS_TYPE(gradient, Tensor.type) || AT(node, Node.at.saved) != Py_None || AT(node, Function.at.context) != Py_None) return NULL;
+    PyObject *place = PyTuple_Pack(2, AT(node, Function.at.backward), AT(gradient, Tensor.at._layout));
+    if (place == NULL) return NULL;
+    PyObject *layout = Py_XNewRef(PyDict_GetItemWithError(shown_back, place));
+    Py_DECREF(place);
+    if (layout == NULL) return NULL;
+    PyObject *t = new_tensor(Py_NewRef(AT(gradient, Tensor.at._storage)), layout), *all = t == NULL ? NULL : PyTuple_Pack(1, t);
+    Py_DECREF(layout);
+    Py_XDECREF(t);
+    return all;
+}
+
 /* What a node gives for its targets. A formula that is not for it gives None; then Python finds another or runs the rule. */
 static PyObject *gradients_of(const Pass *pass, PyObject *state, PyObject *node, PyObject *gradient, bool keep) {
     PyObject *trace = AT(state, State.at.trace), *edge = AT(node, Node.at.edge), *found = NULL;
-    if (!Py_IS_TYPE(node, Node.type)) return PyObject_CallMethodObjArgs(pass->work, gradients_name, state, node, gradient, NULL);
     bool computed = Py_IS_TYPE(trace, eager_type);
+    if (!Py_IS_TYPE(node, Node.type)) {
+        if (computed && Py_IS_TYPE(node, Function.type)) found = seen(node, gradient);
+        if (found != NULL || PyErr_Occurred()) return found;
+        return PyObject_CallMethodObjArgs(pass->work, gradients_name, state, node, gradient, NULL);
+    }
     if (computed && AT(edge, Edge.at.parent) != Py_None) /* it was recorded */
         return PyObject_CallMethodObjArgs(pass->work, gradients_name, state, node, gradient, NULL);
     PyObject *formula = AT(edge, computed ? Edge.at.formula : Edge.at.gradients), *args[3] = {trace, node, gradient};

@@ -38,7 +38,7 @@ static PyMethodDef methods[] = {
     {"set_eager", set_eager, METH_VARARGS, "set_eager(Eager, Step, steps, step_for, ours, foreign, array, made, edge, edge_at, settings, tracing): the same."},
     {"set_blas", set_blas, METH_VARARGS, "set_blas(address of sgemm, of dgemm, whether its integers have 64 bits)"},
     {"bits", draw_bits, METH_VARARGS, "bits(seed, offset, count): random bits, as int64."},
-    {"set_backward", set_backward, METH_VARARGS, "set_backward(add, memo, total)"},
+    {"set_backward", set_backward, METH_VARARGS, "set_backward(add, memo, total, shown_back)"},
     {"remembered", memo_entries, METH_NOARGS, "remembered(): how many steps the memos of recording functions hold."},
     FAST("unary", record_unary, "unary(op, memo, input): the result, or None where Python is to make it."),
     FAST("binary", record_binary, "binary(op, memo, a, b): the result, or None where Python is to make it."),

@@ -22,9 +22,16 @@ from calque.replay.capture import Changes
 from calque.replay.effects import gradients_matter
 from calque.report.history import watch_root
 from calque.report.losses import watch_loss
-from calque.tensor import GradNode, OutputNode, Tensor, constant, function_node, record, require_float, wrap
+from calque.tensor import GradNode, OutputNode, Tensor, constant, function_node, record, wrap
 
 _hook_ids = count()
+
+
+def require_float(op: str, t: Tensor) -> None:
+    """Raise unless the dtype can carry gradients."""
+    if t._layout.dtype.category < 2:
+        text = "only Tensors of floating point and complex dtype can require gradients"
+        raise DTypeError(f"[{op}] expected a floating or complex dtype, got {t._layout.dtype}; {text}")
 
 
 class RemovableHandle:

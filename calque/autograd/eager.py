@@ -51,6 +51,7 @@ LINES = 64  # places in the user's program that one operation is remembered for
 _ADD, _UPDATE = get("add"), get("update")
 _NOWHERE = Edge(None, None, (), (), None, "")  # nothing is ever put behind it
 _steps = Cache("operations computed at once", 1500, 1 / 64)  # (operation, attributes, layouts of operands) -> Step
+shown_back = Cache("layouts of gradients of views", 500, 1 / 512)  # (rule of a view, layout of a gradient) -> layout under which it is the operand's
 _writers = Cache("edges of writes", 500, 1 / 512)  # (line, layout of the storage) -> what says who wrote it
 _new: Any = object.__new__
 
@@ -278,6 +279,19 @@ class Eager:
             return formula.verified(self, node, grad, rule)
         found = self.quietly(node.edge.formula, self, node, grad)
         return formula.gradients(self, node, grad, rule) if found is None else found
+
+    def seen(self, node: Any, grad: Tensor, rule: Callable[..., Any]) -> Any:
+        """What the node of a view gives for its target: mostly the gradient's values as they lie, under a layout that follows from its own. What the
+        rule has answered once for a layout is remembered, for `native/backward.c` as well."""
+        place = node.backward, grad._layout
+        view = shown_back.get(place)
+        if view is not None:
+            return (wrap(grad._storage, view),)
+        found = rule(node, grad)
+        t = found[0]
+        if t.__class__ is Tensor and t._storage is grad._storage and not settings.verify:
+            shown_back.keep(place, t._layout)
+        return found
 
     def write(self, storage: Storage, view: Layout, value: Storage) -> None:
         """As `recorder.write`."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from calque.autograd import template
-from calque.autograd.eager import Eager, leave
+from calque.autograd.eager import Eager, leave, shown_back
 from calque.autograd.moving import move
 from calque.base.errors import AutogradError, DTypeError, NonFiniteError, ShapeError
 from calque.base.layout import Layout
@@ -166,6 +166,12 @@ def apply_node(node: GradNode, grad: Any, keep: bool) -> Sequence[Any]:
     return result
 
 
+def _shows(node: GradNode) -> bool:
+    """Whether it is the node of a view that keeps nothing."""
+    rule = node.backward if node.__class__ is FunctionNode and node.saved is None and node.context is None else None  # type: ignore[attr-defined]
+    return rule.__class__ is FunctionType and rule.__code__ is VIEW_RULE  # type: ignore[union-attr]
+
+
 def second_time(node: GradNode, line: str) -> AutogradError:
     """The error of a pass through what the pass started on `line` has freed."""
     return AutogradError(
@@ -258,7 +264,7 @@ def total(a: Any, b: Any) -> Any:
 
 
 if hot is not None:
-    hot.set_backward(get("add"), new_memo(None), total)
+    hot.set_backward(get("add"), new_memo(None), total, shown_back)
 
 
 class Total:
@@ -366,6 +372,8 @@ class _Pass:
                 found = trace.gradients(node, gradient, _apply_primitive)
             else:
                 found = node.edge.gradients(trace, node, gradient)
+        elif self.appends and state.trace.__class__ is Eager and _shows(node) and gradient.__class__ is Tensor:
+            found = state.trace.seen(node, gradient, _apply_function)
         if found is None:
             state.applied = node
             found = apply_node(node, gradient, self.keep)

@@ -26,6 +26,7 @@ from calque.functional.views import Entry, expand, lookup, permute, remember, re
 from calque.functional.windows import selected, sliced
 from calque.functional.writing import check_target
 from calque.record.recorder import local
+from calque.run.estimate import LARGE
 from calque.tensor import Tensor, make_view, read, read_number, upload
 
 _OF_A_TUPLE = (slice, Tensor, np.ndarray, list, tuple, range)  # items that no list of numbers has
@@ -300,13 +301,13 @@ def _read_now(input: Tensor, items: tuple[Any, ...]) -> Tensor | None:
     case, and a program for what is picked would be a new one for every number of elements."""
     state, view = local.state, input._layout
     trace = state.trace
-    if not trace.eager or (state.grad and input._requires_grad) or view.device is not CPU or view.nbytes > trace.SMALL:
+    if not trace.eager or (state.grad and input._requires_grad) or view.device is not CPU or view.numel >= LARGE:
         return None
     for item in items:
         if not is_tensor(item):
             return None
         chosen = item._layout
-        if chosen.device is not CPU or not chosen.ndim or (chosen.dtype is not dt.bool_ and chosen.dtype is not dt.int64):
+        if chosen.device is not CPU or not chosen.ndim or chosen.numel >= LARGE or (chosen.dtype is not dt.bool_ and chosen.dtype is not dt.int64):
             return None
     try:
         found = trace.array(input)[tuple([trace.array(item) for item in items])]

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from calque.autograd.api import require_float
 from calque.base.dtypes import get_default_dtype
 from calque.base.errors import DTypeError, ShapeError, how_to_pass
 from calque.base.text import described, type_name
 from calque.functional.common import dtype_of, is_tensor
 from calque.functional.creation import zeros
-from calque.tensor import Tensor, register_type, require_float, upload, wrap
+from calque.tensor import Tensor, register_type, upload, wrap
 
 __all__ = ["Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter", "is_lazy", "replace_value"]
 

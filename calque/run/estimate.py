@@ -45,7 +45,7 @@ def estimate_cost(program: Program) -> int:
     return in_operations(*estimates(program))
 
 
-_NUMBERS = 1 << 14  # in an operand or a result, from which on an operation is large
+LARGE = 1 << 14  # numbers in an operand or a result, from which on an operation is large
 _PRODUCTS = 1 << 20  # multiplications of a matrix product
 
 
@@ -55,4 +55,4 @@ def large(op: Any, layouts: tuple[Any, ...], result: Any) -> bool:
     if op.kind == "contract":
         return bool(op.name != "matmul" or result.numel * layouts[0].shape[-1] >= _PRODUCTS)
     read = layouts[1:] if op.role == "lookup" else layouts  # of a table only what is looked up
-    return max([result.numel, *[lay.numel for lay in read if hasattr(lay, "numel")]]) >= _NUMBERS  # type: ignore[no-any-return]
+    return max([result.numel, *[lay.numel for lay in read if hasattr(lay, "numel")]]) >= LARGE  # type: ignore[no-any-return]

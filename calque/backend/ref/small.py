@@ -27,7 +27,7 @@ MOST_DIMS, MOST_INPUTS = 8, 3
 SHORT = 8  # turns of an innermost loop that are hardly worth to begin it
 Operand = tuple[Shape, Shape, DType]
 """Shape, strides in elements, dtype; of a number the first two are empty."""
-MOST_RANKS = 256  # elements of a row that are kept in order while the others are looked at
+MOST_RANKS = 64  # elements of a row that are kept in order while the others are looked at
 _NUMBERS = (float32, float64, int64)
 _LEAST, _LARGEST = ({float32: sign * np.inf, float64: sign * np.inf, int64: end} for sign, end in ((-1, -(1 << 63)), (1, (1 << 63) - 1)))
 _REDUCED: dict[OpDef, tuple[Any, dict[DType, Any]]] = {  # whose loop, and what it begins with
