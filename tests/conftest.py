@@ -9,7 +9,7 @@ import random
 import signal
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -151,6 +151,12 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 def as_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test of what values are, in a folder whose tests ask what is recorded."""
     _compute_small_operations(1, monkeypatch)
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """For a test that computes the same in both ways: which one it is from now on."""
+    return lambda on: _compute_small_operations(int(on), monkeypatch)
 
 
 @pytest.fixture(params=[0, 1], ids=["recorded", "at_once"])

@@ -35,7 +35,7 @@ class Formulas(dict[Any, Any]):
     """The functions of one operation with operands of certain layouts, by what else they depend on; a number counts how often a rule was watched."""
 
 
-class Several:
+class LastOnes:
     """The functions that fitted nodes of one edge last: a line of a loop, or of the library, multiplies by one number and then by another."""
 
     MOST = 4
@@ -43,12 +43,12 @@ class Several:
     __slots__ = ("functions",)
 
     def __init__(self, function: Straight, before: Any) -> None:
-        earlier = before.functions if before.__class__ is Several else (before,)
+        earlier = before.functions if before.__class__ is LastOnes else (before,)
         self.functions = (function, *[f for f in earlier if f is not function][: self.MOST - 1])
 
-    def __call__(self, trace: Any, node: GradNode, grad: Any) -> Any:
+    def __call__(self, *given: Any) -> Any:
         for function in self.functions:
-            found = function(trace, node, grad)
+            found = function(*given)
             if found is not None:
                 return found
         return None
@@ -70,7 +70,7 @@ def gradients(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any
         function = _watched(variants, key, node, grad, storages, handles, rule)
         if function is None:
             return None
-    node.edge.formula = function if node.edge.formula is unknown else Several(function, node.edge.formula)
+    node.edge.formula = function if node.edge.formula is unknown else LastOnes(function, node.edge.formula)
     return trace.quietly(function, trace, node, grad)  # type: ignore[no-any-return]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from calque import functional as T
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import shown
 from calque.nn import functional as F
 from calque.nn.module import Module
@@ -134,6 +134,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
+        if isinstance(cutoffs, type) or not isinstance(cutoffs, Iterable):
+            raise DTypeError(f"[AdaptiveLogSoftmaxWithLoss] expected cutoffs as a sequence of integers, got {shown(cutoffs)}; pass [5, 10], say")
         listed = list(cutoffs)
         if not listed:
             raise ArgumentError("[AdaptiveLogSoftmaxWithLoss] cutoffs should be a sequence of length larger than 0")
