@@ -10,8 +10,9 @@ import calque
 from calque.base.errors import ArgumentError, OutOfMemoryError
 from calque.base.layout import MemoryLayout
 from calque.base.text import shown
-from calque.compat.face import face
+from calque.compat.face import NOTHING, face
 from calque.compat.finder import VERSION, installed
+from calque.compat.plain import lookup
 from calque.compat.refused import no, nothing, refused_class
 from calque.compat.torch.jit import Future, ScriptFunction, ScriptModule, fork, wait
 from calque.compat.torch.library import OPERATORS as ops
@@ -21,7 +22,7 @@ from calque.compat.torch.torch_version import TorchVersion
 from calque.functional.later import MODULES
 
 __all__ = [
-    "AcceleratorError", "GradScaler", "OutOfMemoryError", "PyTorchFileReader",
+    "AcceleratorError", "GradScaler", "JITException", "OutOfMemoryError", "PyTorchFileReader",
     "Future", "PyTorchFileWriter", "ScriptFunction", "ScriptModule", "fork", "wait",
     "SymBool", "SymFloat", "SymInt",
     "TypedStorage", "UntypedStorage", "__config__", "__version__", "_assert", "_assert_async",
@@ -30,9 +31,10 @@ __all__ = [
     "_convert_indices_from_coo_to_csr", "_convert_indices_from_csr_to_coo", "_is_functional_tensor", "_mkldnn", "_sync", "_utils_internal", "classes",
     "compiled_with_cxx11_abi", "cond", "get_deterministic_debug_mode", "get_device_module", "get_num_interop_threads", "has_lapack", "has_mkl",
     "has_openmp", "has_spectral", "init_num_threads", "is_storage", "is_vulkan_available", "is_warn_always_enabled", "jagged", "newaxis",
-    "ops", "save", "set_default_tensor_type", "set_deterministic_debug_mode", "set_flush_denormal", "set_num_interop_threads", "set_warn_always",
+    "ops", "save", "set_anomaly_enabled", "set_autocast_cpu_dtype", "set_autocast_cpu_enabled", "set_autocast_gpu_dtype",
+    "set_default_tensor_type", "set_deterministic_debug_mode", "set_flush_denormal", "set_num_interop_threads", "set_warn_always",
     "sparse_bsc", "sparse_bsr", "sym_float", "sym_fresh_size", "sym_int", "sym_ite", "sym_max", "sym_min",
-    "sym_not", "sym_sqrt", "sym_sum", "typename",
+    "sym_not", "sym_sqrt", "sym_sum", "typename", "while_loop",
 ]  # fmt: skip
 
 __version__ = TorchVersion(VERSION)
@@ -61,6 +63,10 @@ PyTorchFileReader, PyTorchFileWriter = (refused_class(f"torch.{name}") for name 
 
 class AcceleratorError(RuntimeError):
     """A device other than the CPU failed. There is none."""
+
+
+class JITException(RuntimeError):
+    """An error inside TorchScript. There is none here."""
 
 
 sparse_bsr, sparse_bsc, jagged, _mkldnn = (MemoryLayout(f"torch.{name}") for name in ("sparse_bsr", "sparse_bsc", "jagged", "_mkldnn"))
@@ -173,6 +179,35 @@ def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
     return (true_fn if bool(pred) else false_fn)(*operands)
 
 
+def set_anomaly_enabled(mode: bool, check_nan: bool = True) -> None:
+    """`autograd.set_detect_anomaly`."""
+    calque.autograd.set_detect_anomaly(mode, check_nan)
+
+
+def set_autocast_cpu_dtype(dtype: Any) -> None:
+    """`set_autocast_dtype("cpu", dtype)`."""
+    calque.set_autocast_dtype("cpu", dtype)
+
+
+def set_autocast_gpu_dtype(dtype: Any) -> None:
+    """`set_autocast_dtype("cuda", dtype)`."""
+    calque.set_autocast_dtype("cuda", dtype)
+
+
+def set_autocast_cpu_enabled(enabled: bool) -> None:
+    """`set_autocast_enabled("cpu", enabled)`."""
+    calque.set_autocast_enabled("cpu", enabled)
+
+
+def while_loop(cond_fn: Any, body_fn: Any, carried_inputs: Any) -> Any:
+    """`carried_inputs = body_fn(*carried_inputs)` as long as `cond_fn(*carried_inputs)` holds, which reads its value each time."""
+    carried = tuple(carried_inputs)
+    while bool(cond_fn(*carried)):
+        found = body_fn(*carried)
+        carried = tuple(found) if isinstance(found, (tuple, list)) else (found,)
+    return carried
+
+
 def typename(obj: Any, /) -> str:
     """The type of a tensor ("torch.FloatTensor") or the dotted name of the class of anything else."""
     if isinstance(obj, calque.Tensor):
@@ -249,7 +284,14 @@ def get_device_module(device: Any = None) -> Any:
 
 
 def find(name: str, default: Any) -> Any:
-    """`_foreach_add_` and other private names of PyTorch's that stand for functions; `torch.torch`, which is `torch`."""
+    """`_foreach_add_` and other private names of PyTorch's that stand for functions; `torch.torch`, which is `torch`; functions of the compiled
+    half and what else PyTorch's source leaves in the module, which load when they are asked for."""
     if name == "torch":
         return face("torch")
-    return getattr(calque, name, default) if name.startswith("_foreach_") or name in PRIVATE else default
+    if name.startswith("_foreach_") or name in PRIVATE:
+        return getattr(calque, name, default)
+    if name.startswith("__") or hasattr(calque, name):
+        return default
+    low = face("torch._VF").find(name)
+    found = lookup(name) if low is NOTHING else low
+    return default if found is None else found

@@ -10,7 +10,7 @@ __all__ = [
     "Context", "FlattenFunc", "GetAttrKey", "KeyPath", "LeafSpec", "MappingKey", "PyTree", "SequenceKey", "SUPPORTED_NODES", "TreeSpec",
     "UnflattenFunc", "_broadcast_to_and_flatten", "_dict_flatten", "_dict_flatten_with_keys",
     "_dict_unflatten", "_list_flatten_with_keys", "_get_node_type", "_is_leaf", "_list_flatten",
-    "_list_unflatten",
+    "_list_unflatten", "_namedtuple_flatten", "_namedtuple_unflatten", "_tuple_flatten", "_tuple_unflatten",
     "_register_pytree_node", "arg_tree_leaves", "key_get", "keystr", "register_constant", "register_pytree_node", "tree_all", "tree_all_only",
     "tree_any", "tree_any_only", "tree_flatten", "tree_flatten_with_path", "tree_iter", "tree_leaves", "tree_leaves_with_path", "tree_map",
     "tree_map_",
@@ -101,10 +101,26 @@ def _list_flatten_with_keys(d: Any) -> tuple[list[tuple[Any, Any]], None]:
     return [(SequenceKey(k), value) for k, value in enumerate(d)], None
 
 
-_NAMED = _Kind(lambda d: (list(d), type(d)), lambda values, kind: kind(*values), lambda d, kind: [GetAttrKey(name) for name in kind._fields])
+def _tuple_flatten(d: Any) -> tuple[list[Any], None]:
+    return list(d), None
+
+
+def _tuple_unflatten(values: Any, context: Any) -> tuple[Any, ...]:
+    return tuple(values)
+
+
+def _namedtuple_flatten(d: Any) -> tuple[list[Any], Any]:
+    return list(d), type(d)
+
+
+def _namedtuple_unflatten(values: Any, context: Any) -> Any:
+    return context(*values)
+
+
+_NAMED = _Kind(_namedtuple_flatten, _namedtuple_unflatten, lambda d, kind: [GetAttrKey(name) for name in kind._fields])
 SUPPORTED_NODES: dict[Any, _Kind] = {
     list: _Kind(_list_flatten, _list_unflatten, _indices),
-    tuple: _Kind(lambda d: (list(d), None), lambda values, _: tuple(values), _indices),
+    tuple: _Kind(_tuple_flatten, _tuple_unflatten, _indices),
     dict: _Kind(_dict_flatten, _dict_unflatten, _mapping_keys),
     OrderedDict: _Kind(_dict_flatten, lambda values, keys: OrderedDict(zip(keys, values)), _mapping_keys),
     defaultdict: _Kind(

@@ -1,0 +1,139 @@
+"""Functions of PyTorch's compiled half (`torch._VF`), and names that only its own source puts into `torch`."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import calque
+from calque import nn
+from calque.compat.face import face
+from calque.compat.torch import _VF
+
+torch = face("torch")
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize(("mode", "kind"), [("lstm", nn.LSTM), ("gru", nn.GRU), ("rnn_tanh", nn.RNN)])
+def test_recurrent_layers_over_weights_of_others(mode: str, kind: type, both: bool) -> None:
+    layer = kind(3, 4, 2, bidirectional=both)
+    x, h = calque.randn(5, 2, 3), calque.randn(4 if both else 2, 2, 4)
+    hx = (h, h * 0.5) if mode == "lstm" else h
+    expected, last = layer(x, hx)
+    found = getattr(torch, mode)(x, hx, layer._flat_weights, True, 2, 0.0, False, both, False)
+    assert found[0].equal(expected)
+    assert found[1].equal(last[0] if mode == "lstm" else last)
+    turned = getattr(_VF, mode)(x.transpose(0, 1), hx, layer._flat_weights, True, 2, 0.0, False, both, True)[0]
+    assert calque.allclose(turned.transpose(0, 1), expected, atol=1e-6)  # another order in memory
+    packed = nn.utils.rnn.pack_padded_sequence(x, [5, 3])
+    data = getattr(_VF, mode)(packed.data, packed.batch_sizes, hx, layer._flat_weights, True, 2, 0.0, False, both)[0]
+    assert calque.allclose(data, layer(packed, hx)[0].data, atol=1e-6)
+    data.sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())
+
+
+def test_wrong_numbers_of_weights() -> None:
+    layer = nn.LSTM(3, 4, 2)
+    with pytest.raises(ValueError, match=r"\[lstm\] expected weights of 3 directions and layers, got 8 tensors"):
+        _VF.lstm(calque.ones(5, 2, 3), (calque.zeros(3, 2, 4),) * 2, layer._flat_weights, True, 3, 0.0, False, False, False)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_cells(kind: type) -> None:
+    cell, x, h = kind(3, 4), calque.randn(2, 3), calque.randn(2, 4)
+    name = {nn.LSTMCell: "lstm_cell", nn.GRUCell: "gru_cell", nn.RNNCell: "rnn_tanh_cell"}[kind]
+    state = (h, h + 1) if kind is nn.LSTMCell else h
+    expected, found = cell(x, state), getattr(torch, name)(x, state, cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh)
+    for ours, theirs in zip(found if kind is nn.LSTMCell else [found], expected if kind is nn.LSTMCell else [expected], strict=True):
+        assert calque.allclose(ours, theirs, atol=1e-6)
+
+
+def test_losses_take_numbers_as_reduction() -> None:
+    x, y = calque.tensor([[0.2, 0.8], [0.6, 0.4]]), calque.tensor([[0.5, 0.5], [0.1, 0.9]])
+    for code, word in ((0, "none"), (2, "sum")):
+        assert torch.kl_div(x.log(), y, code).equal(nn.functional.kl_div(x.log(), y, reduction=word))
+        found = torch.binary_cross_entropy_with_logits(x, y, None, None, code)
+        assert found.equal(nn.functional.binary_cross_entropy_with_logits(x, y, reduction=word))
+    assert torch.margin_ranking_loss(x, y, x.sign()).equal(nn.functional.margin_ranking_loss(x, y, x.sign()))
+    with pytest.raises(ValueError, match=r"expected a reduction of 0 \(none\), 1 \(mean\) or 2 \(sum\), got 'mean'"):
+        torch.kl_div(x, y, "mean")
+
+
+def test_embeddings() -> None:
+    weight, index = calque.arange(30.0).reshape(10, 3), calque.tensor([1, 2, 4, 5, 4, 3])
+    assert torch.embedding(weight, index).equal(weight[index])
+    out, bag, size, _ = torch.embedding_bag(weight, index, calque.tensor([0, 2]))
+    assert out.tolist() == [[9.0, 11.0, 13.0], [48.0, 52.0, 56.0]]
+    assert (bag.tolist(), size.tolist()) == ([0, 0, 1, 1, 1, 1], [2, 4])
+    norms = torch.embedding_renorm_(weight, index, 2.0, 2.0).norm(dim=1)
+    assert norms[index].tolist() == pytest.approx([2.0] * 6, rel=1e-5)
+    assert norms[9].item() > 2.0
+
+
+def test_dropout_of_channels() -> None:
+    calque.manual_seed(0)
+    x = torch.feature_dropout(calque.ones(8, 16, 5), 0.5, True)
+    assert ((x == 0) | (x == 2)).all()
+    assert (x.sum(2) % 10 == 0).all()
+    y, kept = torch.native_dropout(calque.ones(100), 0.25, True)
+    assert y.equal(kept / 0.75)
+    assert torch.feature_dropout(x, 0.5, False) is x
+
+
+def test_extreme_eigenvalues() -> None:
+    calque.manual_seed(1)
+    a, b = calque.randn(9, 9, dtype=calque.float64), calque.randn(9, 9, dtype=calque.float64)
+    a, b = a @ a.mT, b @ b.mT + calque.eye(9, dtype=calque.float64)
+    values, vectors = torch.lobpcg(a, k=2)
+    assert calque.allclose(a @ vectors, vectors * values)
+    values, vectors = torch.lobpcg(a, k=3, B=b, largest=False)
+    assert calque.allclose(a @ vectors, b @ vectors * values)
+    assert values.tolist() == sorted(values.tolist())
+    with pytest.raises(ValueError, match=r"expected a matrix of at least 3 k = 12 rows, got 9"):
+        torch.lobpcg(a, k=4)
+
+
+def test_a_file_as_memory(tmp_path: object) -> None:
+    path = f"{tmp_path}/numbers.bin"
+    calque.arange(6.0).numpy().tofile(path)
+    assert torch.from_file(path, size=4).tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_norms() -> None:
+    v = calque.arange(6.0).reshape(2, 3)
+    assert torch.norm_except_dim(v, 2, 0).tolist() == [[pytest.approx(5**0.5)], [pytest.approx(50**0.5)]]
+    assert torch.norm_except_dim(v, 2, -1).item() == pytest.approx(55**0.5)
+    assert torch.frobenius_norm(v, (0, 1)).item() == pytest.approx(55**0.5)
+    assert torch.nuclear_norm(calque.eye(3)).item() == pytest.approx(3.0)
+
+
+def test_loops() -> None:
+    assert torch.while_loop(lambda a, n: a < 100, lambda a, n: (a * 2, n + 1), (calque.tensor(1), calque.tensor(0)))[1].item() == 7
+
+
+def test_what_source_leaves_in_the_module() -> None:
+    assert torch.math is math
+    assert not isinstance(calque.ones(1), torch.FloatStorage)
+    assert torch.LongStorage.dtype is calque.int64
+    assert repr(torch.per_tensor_affine) == "torch.per_tensor_affine"
+    assert isinstance(torch.TensorType, type)
+    with pytest.raises(RuntimeError, match=r"\[symeig\] .*use torch.linalg.eigh instead"):
+        torch.symeig(calque.eye(2))
+    with pytest.raises(NotImplementedError, match=r"quantize_"):
+        torch.quantize_per_tensor(calque.ones(1), 0.1, 0, calque.int8)
+    assert not hasattr(torch, "nothing_of_the_sort")
+
+
+def test_quantisation_is_named_and_refused() -> None:
+    ao = face("torch.ao.quantization")
+    assert not isinstance(nn.Linear(1, 1), ao.ObserverBase)
+    with pytest.raises(NotImplementedError, match=r"calque\.nn\.utils\.quantize_\(model\) keeps weights as int8"):
+        ao.prepare(nn.Linear(1, 1))
+
+
+def test_slices_of_a_batch_are_told() -> None:
+    seen = []
+    calque.func.vmap(lambda x: (seen.append(face("torch._C._functorch").is_batchedtensor(x)), x)[1])(calque.ones(2))
+    assert seen == [True]
+    assert face("torch._functorch.vmap").vmap is calque.func.vmap
