@@ -139,8 +139,9 @@ def batch_norm(
 
 
 def instance_norm(
-    input: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, use_input_stats: bool, momentum: float, eps: float, cudnn_enabled: bool
-) -> Tensor:
+    input: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, use_input_stats: bool, momentum: float, eps: float,
+    cudnn_enabled: bool,
+) -> Tensor:  # fmt: skip
     """`nn.functional.instance_norm`."""
     return F.instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
 
@@ -335,7 +336,9 @@ def lobpcg(
     return values[..., :count], vectors[..., :count]
 
 
-def from_file(filename: str | os.PathLike[str], shared: bool | None = None, size: int = 0, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+def from_file(
+    filename: str | os.PathLike[str], shared: bool | None = None, size: int = 0, *, dtype: Any = None, device: Any = None, **_: Any
+) -> Tensor:
     """The first `size` numbers of a file, read when they are looked at; writing to them changes no file."""
     if shared:
         raise ArgumentError("[from_file] expected shared=False, got True: files are not written through tensors; use torch.save")
