@@ -45,13 +45,17 @@ test-device: $(VENV)/.installed-dev,$(EXTRA)  ## tests on the accelerator that i
 # Libraries written for PyTorch, without it: those that would bring it along are installed without what they depend on.
 $(VENV)-clients/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)-clients
-	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,vision]' transformers einops psutil scikit-learn lightning-utilities requests einx sympy cloudpickle loguru
+	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,vision]' transformers einops psutil scikit-learn lightning-utilities requests einx sympy cloudpickle loguru \
+		orjson h5py tabulate termcolor portalocker yacs gymnasium matplotlib pandas PyWavelets 'setuptools<80' opt_einsum packaging tqdm \
+		configmypy zencfg
 	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps torchmetrics accelerate timm peft diffusers lightning pytorch-lightning sentence-transformers \
 		x-transformers torch-einops-utils ema-pytorch rotary-embedding-torch \
 		kornia kornia_rs pytorch-metric-learning torchdiffeq torch-optimizer pytorch-ranger pytorch_optimizer torchsummary entmax pytorch-tabnet gpytorch linear_operator skorch \
 		captum opacus e3nn opt_einsum_fx torch_ema vector-quantize-pytorch pytorch-msssim perceiver-pytorch normflows zuko torchsde torchcde geomloss geoopt pytorch-crf auraloss julius \
 		torch-dct torchattacks monai torch_geometric botorch pyro-ppl snntorch nystrom-attention local-attention pytorch-tcn efficientnet_pytorch torchquad pytorch-warmup schedulefree \
-		tensorly
+		tensorly \
+		torchinfo thop fvcore iopath torch-pruning backpack-for-pytorch unfoldNd einconv curvlinops-for-pytorch laplace-torch pytorch_wavelets nflows \
+		spikingjelly norse nir nirtorch neuraloperator tensorly-torch tensordict pyvers torchrl pfrl linformer
 	@touch $@
 
 clients: $(VENV)-clients/.installed  ## libraries written for PyTorch (transformers, einops, ...) on Calque, against PyTorch's results

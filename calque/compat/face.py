@@ -64,7 +64,9 @@ def _switches(path: str) -> Settings | None:
 def _calques(path: str) -> Any:
     """What Calque itself has under a dotted path below `torch`, or None. Modules that PyTorch does not have are Calque's inner ones."""
     root, *names = path.split(".")
-    found: Any = calque if root == finder.ROOT else getattr(calque, root.removeprefix(finder.ROOT))
+    found: Any = calque if root == finder.ROOT else getattr(calque, root.removeprefix(finder.ROOT), None)
+    if found is None:
+        return None  # all of it is in `calque/compat/`
     for k, name in enumerate(names):
         if not _offered(".".join([root, *names[:k]]), name, found):
             return None

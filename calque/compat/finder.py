@@ -17,7 +17,9 @@ from types import ModuleType
 from typing import Any
 
 ROOT = "torch"
-VERSIONS = {"torch": "2.13.0+calque", "torchvision": "0.28.0+calque", "torchaudio": "2.11.0+calque"}  # what is offered, and by whom
+VERSIONS = {  # what is offered, and by whom
+    "torch": "2.13.0+calque", "torchvision": "0.28.0+calque", "torchaudio": "2.11.0+calque", "functorch": "2.13.0+calque",
+}  # fmt: skip
 VERSION = VERSIONS[ROOT]
 HERE = os.path.dirname(os.path.abspath(__file__))
 SITE = os.path.join(HERE, "site")
@@ -44,7 +46,7 @@ class Metadata(importlib.metadata.Distribution):
 
 
 class Finder(importlib.metadata.DistributionFinder, importlib.abc.Loader):
-    """Finds and makes the modules `torch` and `torch.*`, and those of `torchvision` and `torchaudio`."""
+    """Finds and makes the modules `torch` and `torch.*`, and those of `torchvision`, `torchaudio` and `functorch`."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
         """The spec of `torch`, `torchvision`, `torchaudio` or of a module below them that is here; None for everything else."""

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import calque
-from calque.compat.refused import refused, refused_class
+from calque.compat.refused import refused_class
 
 MODULES = {
     m.__name__: m for m in (builtins, ctypes, functools, glob, importlib, inspect, math, os, platform, sys, textwrap, threading, warnings)
@@ -28,7 +28,7 @@ MODULES = {
 SCRIPT_TYPES = (  # names that are split where they are looked up
     "AnyType AwaitType BoolType ClassType ComplexType DeviceObjType DictType EnumType FloatType FutureType InferredType IntType InterfaceType "
     "ListType NoneType NumberType OptionalType PyObjectType RRefType StreamObjType StringType SymBoolType SymIntType TensorType TupleType Type "
-    "UnionType Argument Block Code CompilationUnit FunctionSchema Graph Node ScriptClass ScriptDict ScriptList ScriptMethod ScriptObject "
+    "UnionType Argument Block Code CompilationUnit FunctionSchema Graph Node ScriptDict ScriptList ScriptMethod ScriptObject "
     "TracingState Use Value"
 )
 STORAGES = {
@@ -36,11 +36,6 @@ STORAGES = {
     "ComplexFloatStorage": "complex64", "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "IntStorage": "int32",
     "LongStorage": "int64", "ShortStorage": "int16",
 }  # fmt: skip
-QUANTISED = (
-    "choose_qparams_optimized dequantize empty_quantized fused_moving_avg_obs_fake_quant int_repr q_per_channel_axis q_per_channel_scales "
-    "q_per_channel_zero_points q_scale q_zero_point quantize_per_channel quantize_per_tensor quantize_per_tensor_dynamic quantized_batch_norm "
-    "quantized_gru quantized_lstm quantized_max_pool1d quantized_max_pool2d"
-)
 SCHEMES = "per_tensor_affine per_tensor_symmetric per_channel_affine per_channel_symmetric per_channel_affine_float_qparams"
 REMOVED = {
     "eig": "torch.linalg.eig", "lstsq": "torch.linalg.lstsq", "matrix_rank": "torch.linalg.matrix_rank", "solve": "torch.linalg.solve",
@@ -79,8 +74,6 @@ def lookup(name: str) -> Any:
         return found
     if name in ("Storage", "StorageBase"):
         return refused_class("torch.storage.TypedStorage")
-    if name in QUANTISED.split():
-        return refused(f"torch.{name}")
     if name in REMOVED:
         return _removed(name)
     if name in SCHEMES.split():

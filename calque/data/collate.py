@@ -64,6 +64,11 @@ def default_convert(data: Any) -> Any:
     return data
 
 
+OF_OTHERS: dict[Any, Callable[..., Any]] = {}
+"""Class, or classes -> what puts a list of their values together, for classes that are none of those below. It is called with the list, and with this
+table as `collate_fn_map`."""
+
+
 class _Collator:
     def __init__(self, indices: Sequence[Any], word: str) -> None:
         self.indices = indices
@@ -71,6 +76,10 @@ class _Collator:
 
     def collate(self, batch: Sequence[Any], path: str) -> Any:
         first = batch[0]
+        if OF_OTHERS:
+            for kind, function in OF_OTHERS.items():
+                if isinstance(first, kind):
+                    return function(batch, collate_fn_map=OF_OTHERS)
         for kind, rule in self.rules():
             if isinstance(first, kind):
                 self.require(batch, kind, path)

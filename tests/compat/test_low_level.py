@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import pytest
 
@@ -120,8 +121,8 @@ def test_what_source_leaves_in_the_module() -> None:
     assert isinstance(torch.TensorType, type)
     with pytest.raises(RuntimeError, match=r"\[symeig\] .*use torch.linalg.eigh instead"):
         torch.symeig(calque.eye(2))
-    with pytest.raises(NotImplementedError, match=r"quantize_"):
-        torch.quantize_per_tensor(calque.ones(1), 0.1, 0, calque.int8)
+    with pytest.raises(AttributeError, match=r"calque\.nn\.utils\.quantize_\(model\) keeps weights as int8"):
+        torch.quantize_per_tensor  # noqa: B018 - asking for it is the test
     assert not hasattr(torch, "nothing_of_the_sort")
 
 
@@ -137,3 +138,85 @@ def test_slices_of_a_batch_are_told() -> None:
     calque.func.vmap(lambda x: (seen.append(face("torch._C._functorch").is_batchedtensor(x)), x)[1])(calque.ones(2))
     assert seen == [True]
     assert face("torch._functorch.vmap").vmap is calque.func.vmap
+
+
+def test_functorch() -> None:
+    functorch = face("functorch")
+    model, x = nn.Linear(3, 2), calque.ones(4, 3)
+    function, params = functorch.make_functional(model)
+    assert function(params, x).equal(model(x))
+    assert params[0] is not model.weight
+    assert functorch.grad(lambda w: function((w, params[1]), x).sum())(params[0]).tolist() == [[4.0] * 3] * 2
+    with pytest.raises(RuntimeError, match=r"expected a module without buffers, got one that has some; use make_functional_with_buffers"):
+        functorch.make_functional(nn.BatchNorm1d(3))
+    models = [nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).eval() for _ in range(3)]
+    function, params, buffers = functorch.combine_state_for_ensemble(models)
+    found = functorch.vmap(function, in_dims=(0, 0, None))(params, buffers, x)
+    assert calque.allclose(found, calque.stack([m(x) for m in models]), atol=1e-6)
+
+
+def test_keys_by_identity_that_are_not_kept_alive() -> None:
+    weak = face("torch.utils.weak")
+    table, a, b = weak.WeakIdKeyDictionary(), calque.ones(2), calque.ones(2)
+    table[a], table[b] = "a", "b"
+    assert (table[a], table[b], len(table), a in table, 3 in table) == ("a", "b", 2, True, False)
+    del a
+    assert list(table.values()) == ["b"]
+    assert weak.TensorWeakRef(b)() is b
+
+
+def test_another_tensor_under_a_name() -> None:
+    swap = face("torch.nn.utils._named_member_accessor").swap_tensor
+    layer = nn.Linear(2, 2)
+    before, other = layer.weight, calque.zeros(2, 2)
+    assert swap(layer, "weight", other) is before
+    assert layer.weight is other
+    assert swap(layer, "weight", None) is other
+    with pytest.raises(AttributeError, match=r"pass allow_missing=True"):
+        swap(layer, "weight", before)
+    with pytest.raises(KeyError, match=r"expected the name of a tensor of the module itself, got 'a.b'"):
+        swap(layer, "a.b", before)
+
+
+def test_batches_of_other_classes() -> None:
+    class Pair:
+        def __init__(self, n: float) -> None:
+            self.n = n
+
+    table = face("torch.utils.data._utils.collate").default_collate_fn_map
+    table[Pair] = lambda batch, collate_fn_map: calque.tensor([pair.n for pair in batch])
+    try:
+        found = calque.utils.data.default_collate([{"p": Pair(1.0), "k": 1}, {"p": Pair(2.0), "k": 2}])
+        assert (found["p"].tolist(), found["k"].tolist()) == ([1.0, 2.0], [1, 2])
+    finally:
+        del table[Pair]
+    with pytest.raises(TypeError, match=r"got .*Pair in sample"):
+        calque.utils.data.default_collate([Pair(1.0)])
+
+
+def test_the_first_form_of_local_response_normalisation() -> None:
+    """By PyTorch's own steps: what enters and leaves the sum from channel to channel."""
+    calque.manual_seed(0)
+    x = calque.randn(2, 7, 3, 2, dtype=calque.float64, requires_grad=True)
+    for size in (1, 3, 4, 5, 9):
+        layer = face("torch.nn.modules").CrossMapLRN2d(size, 0.1, 0.6, 1.5)
+        squares, reach = x * x, int((size - 1) / 2 + 1)
+        total, sums = squares[:, :reach].sum(1), []
+        for c in range(7):
+            if c and c + reach - 1 < 7:
+                total = total + squares[:, c + reach - 1]
+            if c > reach:
+                total = total - squares[:, c - reach]
+            sums.append(total)
+        expected = x * (1.5 + 0.1 / size * calque.stack(sums, 1)) ** -0.6
+        assert calque.allclose(layer(x), expected), size
+    assert calque.autograd.gradcheck(layer, (x,))
+
+
+def test_trees_tell_kinds_of_tuples() -> None:
+    trees = face("torch.utils._pytree")
+    assert trees.is_structseq(os.stat_result)
+    assert not trees.is_namedtuple(os.stat_result)
+    assert trees.is_namedtuple_instance(trees.SequenceKey(1))
+    assert trees.tree_is_leaf(3)
+    assert not trees.tree_is_leaf([3])

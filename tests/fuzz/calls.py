@@ -479,7 +479,9 @@ def ways(text: Text, seed: int, torch: Any = None) -> Iterator[tuple[str, list[A
             yield "as written", Run(text, calque, plain).seen
         with mode("cpu", compiled, True):
             yield "hybridized", Run(text, calque, hybridized).seen
-        if torch is not None and not any(name in line for line in (*text.body, *text.after) for name in APART):
+        # PyTorch drops the gradient of a leaf whose view was written to through `detach()`.
+        lost = any("view of leaf" in kinds for _, kinds in text.calls) and any(".detach()" in line for line in (*text.body, *text.after))
+        if torch is not None and not lost and not any(name in line for line in (*text.body, *text.after) for name in APART):
             yield "PyTorch", Run(_of_others(text), torch, plain).seen
 
 

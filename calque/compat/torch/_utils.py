@@ -6,9 +6,11 @@ import math
 from typing import Any
 
 import calque
+from calque.compat.face import face
 
 __all__ = [
-    "ExceptionWrapper", "_flatten_dense_tensors", "_get_all_device_indices", "_get_available_device_type", "_get_device_index", "_is_privateuse1",
+    "ExceptionWrapper", "_flatten_dense_tensors", "_get_all_device_indices", "_get_available_device_type", "_get_device_index", "_get_device_module",
+    "_is_privateuse1",
     "_unflatten_dense_tensors", "is_compiling",
 ]  # fmt: skip
 
@@ -16,6 +18,10 @@ __all__ = [
 def is_compiling() -> bool:
     """False."""
     return False
+
+
+def _get_device_module(device_type: str) -> Any:
+    return face(f"torch.{device_type}")
 
 
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:

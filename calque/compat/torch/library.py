@@ -18,7 +18,7 @@ __all__ = [
 ]  # fmt: skip
 
 fallthrough_kernel = nothing
-opcheck, triton_op, wrap_triton, get_ctx = (refused(f"torch.library.{name}") for name in ("opcheck", "triton_op", "wrap_triton", "get_ctx"))
+opcheck, wrap_triton, get_ctx = (refused(f"torch.library.{name}") for name in ("opcheck", "wrap_triton", "get_ctx"))
 
 
 OF_PYTORCH = ("aten", "prims")  # namespaces whose operators are functions of Calque's
@@ -188,6 +188,11 @@ def custom_op(
         return made
 
     return define_it if fn is None else define_it(fn)
+
+
+def triton_op(name: str, fn: Any = None, /, *, mutates_args: Any, schema: str | None = None) -> Any:
+    """`custom_op`: what the function calls may be kernels of Triton or anything else."""
+    return custom_op(name, fn, mutates_args=mutates_args, schema=schema)
 
 
 class Library:

@@ -14,6 +14,7 @@ __all__ = [
     "_TensorMeta", "_VariableFunctions", "_are_functorch_transforms_active",
     "_cuda_getDeviceCount", "_disabled_torch_function_impl", "_functions", "_get_privateuse1_backend_name",
     "_get_tracing_state", "_has_cuda", "_has_mkldnn", "_has_mps", "_has_xpu", "_is_tracing", "_is_torch_function_enabled",
+    "_is_torch_function_mode_enabled",
     "_jit_clear_class_registry",
     "_jit_override_can_fuse_on_cpu", "_jit_override_can_fuse_on_gpu", "_jit_set_bailout_depth", "_jit_set_fusion_strategy",
     "_jit_set_nvfuser_enabled", "_jit_set_nvfuser_guard_mode", "_jit_can_fuse_on_cpu", "_jit_can_fuse_on_gpu", "_cuda_isInBadFork",
@@ -29,7 +30,7 @@ _VariableFunctions = calque
 default_generator = calque.default_generator
 _functions = calque.autograd
 _GLIBCXX_USE_CXX11_ABI = _has_cuda = _has_mkldnn = _has_mps = _has_xpu = has_cuda = has_mkldnn = has_mps = False
-_is_tracing = _is_torch_function_enabled = no
+_is_tracing = _is_torch_function_enabled = _is_torch_function_mode_enabled = no
 _get_tracing_state = _log_api_usage_once = _jit_clear_class_registry = nothing
 _jit_override_can_fuse_on_cpu = _jit_override_can_fuse_on_gpu = _jit_set_nvfuser_enabled = _jit_set_profiling_executor = no
 _jit_set_nvfuser_guard_mode = _jit_can_fuse_on_cpu = _jit_can_fuse_on_gpu = _cuda_isInBadFork = no  # noqa: N816

@@ -13,7 +13,8 @@ from calque.compat.torch.futures import Future
 
 __all__ = [
     "Attribute", "CompilationUnit", "Error", "Final", "Future", "RecursiveScriptModule", "ScriptFunction", "ScriptModule", "ScriptWarning",
-    "TracerWarning", "_overload", "_overload_method", "_script_if_tracing", "annotate", "enable_onednn_fusion", "export", "fork", "freeze", "ignore",
+    "TracerWarning", "_get_trace_graph", "_overload", "_overload_method", "_script_if_tracing", "annotate", "enable_onednn_fusion", "export",
+    "fork", "freeze", "ignore",
     "interface", "is_scripting", "is_tracing", "isinstance", "onednn_fusion_enabled", "optimize_for_inference", "optimized_execution",
     "run_frozen_optimizations", "script_if_tracing", "script_method", "set_fusion_strategy", "strict_fusion", "trace_module", "unused", "wait",
 ]  # fmt: skip
@@ -22,7 +23,7 @@ Value = TypeVar("Value")
 is_tracing = is_scripting = onednn_fusion_enabled = no
 export = unused = script_method = interface = _overload = _overload_method = script_if_tracing = _script_if_tracing = as_it_is
 enable_onednn_fusion = run_frozen_optimizations = nothing
-CompilationUnit = refused_class("torch.jit.CompilationUnit")
+CompilationUnit, _get_trace_graph = refused_class("torch.jit.CompilationUnit"), refused("torch.jit._get_trace_graph")
 Error = type("Error", (RuntimeError,), {"__doc__": "A program of TorchScript failed. There are none.", "__module__": "torch.jit"})
 
 

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 __all__ = [
-    "Context", "FlattenFunc", "GetAttrKey", "KeyPath", "LeafSpec", "MappingKey", "PyTree", "SequenceKey", "SUPPORTED_NODES", "TreeSpec",
-    "UnflattenFunc", "_broadcast_to_and_flatten", "_dict_flatten", "_dict_flatten_with_keys",
-    "_dict_unflatten", "_list_flatten_with_keys", "_get_node_type", "_is_leaf", "_list_flatten",
-    "_list_unflatten", "_namedtuple_flatten", "_namedtuple_unflatten", "_tuple_flatten", "_tuple_unflatten",
-    "_register_pytree_node", "arg_tree_leaves", "key_get", "keystr", "register_constant", "register_pytree_node", "tree_all", "tree_all_only",
-    "tree_any", "tree_any_only", "tree_flatten", "tree_flatten_with_path", "tree_iter", "tree_leaves", "tree_leaves_with_path", "tree_map",
-    "tree_map_",
-    "tree_map_only", "tree_map_only_", "tree_map_with_path", "tree_structure", "tree_unflatten", "treespec_pprint",
+    "Context", "FlattenFunc", "GetAttrKey", "KeyPath", "LeafSpec", "MappingKey", "PyTree", "SUPPORTED_NODES", "SequenceKey", "TreeSpec",
+    "UnflattenFunc", "_broadcast_to_and_flatten", "_dict_flatten", "_dict_flatten_with_keys", "_dict_unflatten", "_get_node_type", "_is_leaf",
+    "_list_flatten", "_list_flatten_with_keys", "_list_unflatten", "_namedtuple_flatten", "_namedtuple_unflatten", "_register_pytree_node",
+    "_tuple_flatten", "_tuple_unflatten", "arg_tree_leaves", "is_namedtuple", "is_namedtuple_class", "is_namedtuple_instance", "is_structseq",
+    "is_structseq_class", "is_structseq_instance", "key_get", "keystr", "register_constant", "register_pytree_node", "tree_all", "tree_all_only",
+    "tree_any", "tree_any_only", "tree_flatten", "tree_flatten_with_path", "tree_is_leaf", "tree_iter", "tree_leaves", "tree_leaves_with_path",
+    "tree_map", "tree_map_", "tree_map_only", "tree_map_only_", "tree_map_with_path", "tree_structure", "tree_unflatten", "treespec_pprint",
 ]  # fmt: skip
 
 PyTree = Context = KeyPath = Any
@@ -134,6 +133,41 @@ SUPPORTED_NODES: dict[Any, _Kind] = {
 def _get_node_type(tree: Any) -> Any:
     kind = type(tree)
     return namedtuple if issubclass(kind, tuple) and kind not in SUPPORTED_NODES and hasattr(kind, "_fields") else kind
+
+
+def tree_is_leaf(tree: Any, is_leaf: Any = None) -> bool:
+    """Whether something is not taken apart."""
+    return _is_leaf(tree, is_leaf)
+
+
+def is_namedtuple_class(cls: Any) -> bool:
+    """Whether a class is a named tuple."""
+    return isinstance(cls, type) and issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple)
+
+
+def is_namedtuple(obj: Any) -> bool:
+    """Whether a value, or a class, is a named tuple."""
+    return is_namedtuple_class(obj if isinstance(obj, type) else type(obj))
+
+
+def is_namedtuple_instance(obj: Any) -> bool:
+    """Whether a value is one."""
+    return is_namedtuple_class(type(obj))
+
+
+def is_structseq_class(cls: Any) -> bool:
+    """Whether a class is a tuple with fields that Python's own C code has made, such as `os.stat_result`, or what `x.max(0)` gives."""
+    return isinstance(cls, type) and issubclass(cls, tuple) and isinstance(getattr(cls, "n_fields", None), int)
+
+
+def is_structseq(obj: Any) -> bool:
+    """Whether a value, or a class, is one."""
+    return is_structseq_class(obj if isinstance(obj, type) else type(obj))
+
+
+def is_structseq_instance(obj: Any) -> bool:
+    """Whether a value is one."""
+    return is_structseq_class(type(obj))
 
 
 def _is_leaf(tree: Any, is_leaf: Any = None) -> bool:

@@ -1,0 +1,3 @@
+"""Names of `torch.nn.utils` that Calque itself does not show."""
+
+__all__: list[str] = []
