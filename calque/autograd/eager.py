@@ -306,21 +306,25 @@ class Eager:
         buffer = storage.buffer or recorder.value_elsewhere(storage)
         old = buffer.wait()
         shared = (buffer.owner is not None or buffer.export is not None) and buffer.shared()
-        if shared or (getrefcount(buffer) <= MINE and old.flags.writeable):  # others see this memory, or nobody else has it: the value stays there
+        own = shared or (getrefcount(buffer) <= MINE and old.flags.writeable)  # others see this memory, or nobody else has it: the value stays there
+        if own:
             for task in buffer.readers or ():
                 task.wait()
         else:
             old = new_array(old.size, None, old.dtype)
             if view.numel != storage.layout.numel:
                 old[...] = buffer.array
+            _window(old, view)[...] = values
             buffer = Buffer(old)
+        place = recording_line(), storage.layout
+        writer = _writers.get(place) or _writers.keep(place, Edge(None, _UPDATE, (), (), place[1], place[0]))
         if view.dense and view.numel == storage.layout.numel and view.dtype is storage.layout.dtype and not shared:
             storage.layout = view  # an alias of another shape wrote it: handles of the old shape become views
         storage.trace, storage.slot, storage.buffer, storage.home = None, -1, buffer, None
         storage.version += 1  # before the values: whoever interrupts this finds a graph that knows
-        place = recording_line(), storage.layout
-        storage.writer = _writers.get(place) or _writers.keep(place, Edge(None, _UPDATE, (), (), place[1], place[0]))
-        _window(old, view)[...] = values
+        storage.writer = writer
+        if own:
+            _window(old, view)[...] = values
 
     def twin(self, storage: Storage) -> Storage:
         """As `recorder.share_value`."""

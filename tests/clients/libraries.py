@@ -20,8 +20,8 @@ def unit(*shape: int) -> Any:
     return wave(*shape) * 0.5 + 0.5
 
 
-def train(m: Any, loss: Any, n: int = 3, lr: float = 0.05) -> list[float]:
-    opt = torch.optim.SGD(m.parameters(), lr=lr, momentum=0.9)
+def train(m: Any, loss: Any, n: int = 3, lr: float = 0.05, momentum: float = 0.9) -> list[float]:
+    opt = torch.optim.SGD(m.parameters(), lr=lr, momentum=momentum)
     out = []
     for _ in range(n):
         opt.zero_grad()

@@ -7,21 +7,14 @@ import sys
 from typing import Any
 
 import torch
+from libraries import train as descend
 from programs import fill
 from programs import image as wave
 from torch import nn
 
 
-def train(m: Any, loss: Any, n: int = 3, lr: float = 0.05) -> list[float]:
-    opt = torch.optim.SGD(m.parameters(), lr=lr)
-    out = []
-    for _ in range(n):
-        opt.zero_grad()
-        l = loss(m)
-        l.backward()
-        opt.step()
-        out.append(l.item())
-    return out
+def train(m: Any, loss: Any, lr: float = 0.05) -> list[float]:
+    return descend(m, loss, lr=lr, momentum=0.0)
 
 
 def small() -> Any:
