@@ -540,6 +540,20 @@ static const struct { const char *name; PyUFuncGenericFunction single, twice, wh
     OWN_LOOPS(erf, NULL), OWN_LOOPS(rsqrt, NULL), OWN_LOOPS(sign, NULL), OWN_LOOPS(remainder, remainder_whole), OWN_LOOPS(floor_divide, floor_divide_whole),
 };
 
+/* loops(): their names. */
+PyObject *own_names(PyObject *module, PyObject *none) {
+    (void)module;
+    (void)none;
+    Py_ssize_t count = sizeof own_loops / sizeof *own_loops;
+    PyObject *names = PyTuple_New(count);
+    for (Py_ssize_t k = 0; names != NULL && k < count; k++) {
+        PyObject *name = PyUnicode_FromString(own_loops[k].name);
+        if (name == NULL) Py_CLEAR(names);
+        else PyTuple_SET_ITEM(names, k, name);
+    }
+    return names;
+}
+
 /* The loop of a ufunc for operands of these types, or one of those above by its name, all of one type. */
 static bool find_loop(PyObject *function, const int *types, int count, PyUFuncGenericFunction *loop, void **data) {
     if (PyUnicode_Check(function)) {

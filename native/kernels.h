@@ -51,5 +51,6 @@ bool run_kernel(Kernel *kernel, char **pointers, char *out);
 bool number_at(PyObject *number, int type, char *where);
 PyObject *set_blas(PyObject *module, PyObject *args);
 PyObject *draw_bits(PyObject *module, PyObject *args);
+PyObject *own_names(PyObject *module, PyObject *none);
 
 #endif

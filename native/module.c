@@ -37,6 +37,7 @@ static PyMethodDef methods[] = {
     {"set_up", set_up, METH_VARARGS, "set_up(classes, local, types, ..): what the others work with."},
     {"set_eager", set_eager, METH_VARARGS, "set_eager(Eager, Step, steps, step_for, ours, foreign, array, made, edge, edge_at, settings, tracing): the same."},
     {"set_blas", set_blas, METH_VARARGS, "set_blas(address of sgemm, of dgemm, whether its integers have 64 bits)"},
+    {"loops", own_names, METH_NOARGS, "loops(): names of the primitives that have a loop of their own here."},
     {"bits", draw_bits, METH_VARARGS, "bits(seed, offset, count): random bits, as int64."},
     {"set_backward", set_backward, METH_VARARGS, "set_backward(add, memo, total, shown_back)"},
     {"remembered", memo_entries, METH_NOARGS, "remembered(): how many steps the memos of recording functions hold."},
