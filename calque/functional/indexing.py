@@ -304,11 +304,16 @@ def _read_now(input: Tensor, items: tuple[Any, ...]) -> Tensor | None:
     if not trace.eager or (state.grad and input._requires_grad) or view.device is not CPU or view.numel >= LARGE:
         return None
     for item in items:
-        if not is_tensor(item):
+        if not is_tensor(item) or item._layout.device is not CPU:
             return None
-        chosen = item._layout
-        if chosen.device is not CPU or not chosen.ndim or chosen.numel >= LARGE or (chosen.dtype is not dt.bool_ and chosen.dtype is not dt.int64):
+    first = items[0]._layout
+    if not first.ndim or (first.dtype is not dt.bool_ and first.dtype is not dt.int64):
+        return None
+    for item in items[1:]:  # several indices have one shape, so what they pick has no other size
+        if item._layout.dtype is not dt.int64 or first.dtype is not dt.int64 or item._layout.shape != first.shape:
             return None
+    if first.dtype is dt.int64 and first.numel * prod(view.shape[len(items) :]) >= LARGE:
+        return None
     try:
         found = trace.array(input)[tuple([trace.array(item) for item in items])]
     except IndexError:

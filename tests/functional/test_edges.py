@@ -175,3 +175,11 @@ def test_a_dual_level_begins_where_operations_are_computed_at_once() -> None:
     with calque.autograd.forward_ad.dual_level():
         found = calque.autograd.forward_ad.unpack_dual(calque.autograd.forward_ad.make_dual(x, calque.ones(3)).square())
         assert found.primal.tolist() == [4.0] * 3 and found.tangent.tolist() == [4.0] * 3
+
+
+def test_what_indices_pick_is_computed_at_once_only_if_it_is_small() -> None:
+    """A row of 10,000 numbers and 10,000 indices are small, what they pick is not: memory for it is asked of the pool, whose limits hold."""
+    x, rows = calque.ones(1, 10_000), calque.zeros(10_000, dtype=calque.int64)
+    assert x[rows[:1]]._storage.buffer is not None
+    assert x[rows]._storage.buffer is None
+    assert x[rows[:3], rows[:3]].tolist() == [1.0] * 3
