@@ -10,8 +10,8 @@ from calque.autograd.checkpoint import checkpoint
 from calque.autograd.function import Function, once_differentiable
 from calque.autograd.gradcheck import gradcheck, gradgradcheck
 from calque.autograd.modes import enable_grad, inference_mode, no_grad, set_grad_enabled
+from calque.autograd.variable import Variable
 from calque.base.text import no_attribute as _no_attribute
-from calque.tensor import Tensor as Variable
 
 __all__ = [
     "Function", "Variable", "backward", "checkpoint", "detect_anomaly", "enable_grad", "functional", "grad", "gradcheck",

@@ -99,13 +99,13 @@ def exists(path: str) -> bool:
 
 
 def face(path: str) -> Any:
-    """The module `path`, made when it is first asked for. Where Calque has an object that is no module (the settings of a backend), it is that."""
+    """The module `path`, made when it is first asked for. Where Calque has settings of that name (of a backend), it is those."""
     found = _FACES.get(path)
     if found is None:
         if path in finder.VERSIONS:
             attach()
         there = _switches(path) or _calques(path) if _own(path) is None else None
-        found = _FACES[path] = Face(path) if there is None or isinstance(there, ModuleType) else there
+        found = _FACES[path] = Face(path) if there is None or isinstance(there, ModuleType) or callable(there) else there
     return found
 
 
@@ -167,8 +167,9 @@ class Face(ModuleType):
             if found is not NOTHING and not isinstance(found, ModuleType):  # a module that PyTorch does not have is an inner one of Calque's
                 return found
         outer, _, last = path.rpartition(".")
-        if name != last and outer not in ("", *finder.VERSIONS) and pytorch_has(path, name) and isinstance(above := face(outer), Face):
-            return above.find(name)
+        if outer not in ("", *finder.VERSIONS) and pytorch_has(path, name) and isinstance(above := face(outer), Face):
+            found = above.find(name)
+            return NOTHING if found is self else found
         if name in BASES.get(outer, ()):
             return getattr(face(outer), name)
         return NOTHING
@@ -188,6 +189,8 @@ class Face(ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Give a name another value, where layers look functions up when they are called in Calque's module as well."""
+        if isinstance(value, Face) and callable(self.find(name)):
+            return  # `import` puts a module into the one above, where PyTorch has a function of the same name, as for `torch.nn.utils.weight_norm`
         called = CALLED_BY_NAME.get(self.__name__, ())
         if not name.startswith("_") and (called is None or name in called):
             calques = self._sources[1]

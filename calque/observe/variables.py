@@ -33,7 +33,7 @@ class Kept(NamedTuple):
 
 
 @dataclass(slots=True)
-class Variable:
+class NamedValue:
     """A variable, or an attribute of an object that one names. `values`: those that it holds, by id of the storage; `roots`: nodes of the graphs
     behind its tensors; `where`: of the line that made the newest of those; `count`: tensors."""
 
@@ -63,10 +63,10 @@ def frames(level: int = 1) -> list[FrameType]:
     return found
 
 
-def variables(user: list[FrameType]) -> list[Variable]:
+def variables(user: list[FrameType]) -> list[NamedValue]:
     """What the variables of some frames, and of their modules, hold. Each value belongs to the first that leads to it."""
     seen: set[int] = set()
-    found: list[Variable] = []
+    found: list[NamedValue] = []
     budget = [MOST]
     modules: set[int] = set()
     for frame in user:  # with its module, before what stands further out has used up the budget
@@ -90,19 +90,19 @@ def _locals(frame: FrameType) -> list[tuple[str, Any]]:
     return found
 
 
-def grouped(found: list[Variable]) -> dict[str, Variable]:
+def grouped(found: list[NamedValue]) -> dict[str, NamedValue]:
     """By variable: modules and objects as a whole, unless most of what they hold is in one of their attributes."""
-    groups: dict[str, list[Variable]] = {}
+    groups: dict[str, list[NamedValue]] = {}
     for variable in found:
         groups.setdefault(_ROOT.split(variable.name, maxsplit=1)[0], []).append(variable)
-    whole: dict[str, Variable] = {}
+    whole: dict[str, NamedValue] = {}
     for root, members in groups.items():
         main = max(members, key=lambda m: m.nbytes)
         if len(members) == 1 or main.nbytes > sum(m.nbytes for m in members) // 2:
             whole |= {main.name: main}
             members = [m for m in members if m is not main]
         if members:
-            one = Variable(root, where=members[0].where, count=sum(m.count for m in members), shape=members[0].shape)
+            one = NamedValue(root, where=members[0].where, count=sum(m.count for m in members), shape=members[0].shape)
             for m in members:
                 one.values |= m.values
                 one.roots += m.roots
@@ -110,13 +110,13 @@ def grouped(found: list[Variable]) -> dict[str, Variable]:
     return whole
 
 
-def _of(name: str, value: Any, seen: set[int], budget: list[int]) -> Iterator[Variable]:
+def _of(name: str, value: Any, seen: set[int], budget: list[int]) -> Iterator[NamedValue]:
     """The variable `name`; parts of objects and modules are variables of their own."""
     if isinstance(value, _PLAIN):
         return
-    mine = Variable(name)
+    mine = NamedValue(name)
     found = [mine]
-    pending: deque[tuple[Any, Variable, int]] = deque([(value, mine, 0)])
+    pending: deque[tuple[Any, NamedValue, int]] = deque([(value, mine, 0)])
     while pending and budget[0] > 0:
         item, variable, depth = pending.popleft()
         budget[0] -= 1
@@ -133,7 +133,7 @@ def _of(name: str, value: Any, seen: set[int], budget: list[int]) -> Iterator[Va
             for part, inner in parts:
                 target = variable
                 if not inside and not isinstance(inner, _PLAIN):
-                    target = Variable(f"{variable.name}{part}")
+                    target = NamedValue(f"{variable.name}{part}")
                     found.append(target)
                 pending.append((inner, target, depth + 1))
     yield from found
@@ -169,7 +169,7 @@ def _filled(cell: Any) -> bool:
         return False
 
 
-def _note(variable: Variable, t: Any) -> None:
+def _note(variable: NamedValue, t: Any) -> None:
     """A tensor of a variable: its value, its gradient's and its graph."""
     line = t._grad_fn.line if t._grad_fn is not None else ""
     for one in (t, t._grad):

@@ -63,16 +63,43 @@ def _renormalise(weight: Tensor, index: Tensor, max_norm: float, norm_type: floa
         state.grad = before
 
 
-def _bags(offsets: Tensor | None, count: int, include_last_offset: bool) -> tuple[list[int], list[int]]:
-    """Where the bags of a flat list of `count` indices begin and end."""
+def _bags(offsets: Tensor | None, count: int, include_last_offset: bool) -> tuple[Tensor, int]:
+    """The bag of each of `count` indices, by counting which bags have begun, and how many bags there are. Behind a last offset is no bag."""
     if offsets is None:
         raise ArgumentError("[embedding_bag] offsets has to be a 1D Tensor but got None for 1-d input")
     if offsets._layout.dtype.category != 1:
         raise DTypeError(f"[embedding_bag] expected offsets as integers, got {offsets._layout.dtype!r}; convert with .long()")
-    starts = [int(o) for o in read(offsets).reshape(-1)]
-    if include_last_offset:
-        return starts[:-1], starts[1:]
-    return starts, [*starts[1:], count][: len(starts)]
+    if offsets._layout.ndim != 1:
+        raise ShapeError(f"[embedding_bag] offsets has to be a 1D Tensor, got shape {tuple(offsets._layout.shape)}")
+    found = values_of(offsets)
+    if found is not None and found.size and (found[0] != 0 or (found[1:] < found[:-1]).any()):
+        raise ArgumentError(f"[embedding_bag] offsets[0] has to be 0 and none smaller than the one before, got {shown(found.tolist())}")
+
+    def error(where: tuple[int, ...], value: int) -> Exception:
+        return OutOfRangeError(f"[embedding_bag] offsets can not be greater than input's length {count}, got {value} at position {where}")
+
+    check_indices(offsets, count + 1, None, error)
+    begun = prim("index_add", constant(0, dt.int64, (count + 1,)), cast(offsets, dt.int64), constant(1, dt.int64, tuple(offsets._layout.shape)), 0)
+    bags = offsets._layout.shape[0]
+    return T.cumsum(begun[:count], 0) - 1, max(bags - 1, 0) if include_last_offset else bags
+
+
+def _over_bags(rows: Tensor, kept: Tensor, bag: Tensor, bags: int, mode: str) -> Tensor:
+    """Sum, mean or maximum of the rows of each bag: (n, width) rows of which (n, 1) are kept, their bags -> (bags, width)."""
+    kind, (count, width) = rows._layout.dtype, rows._layout.shape
+    room = bags + 1  # one for what lies behind a last offset
+    if mode == "max":  # the first of equal ones has the gradient
+        wide = T.expand(T.unsqueeze(bag, 1), (count, width))
+        values = choose(kept, rows.detach(), float("-inf"), kind)
+        best = T.scatter_reduce(constant(float("-inf"), kind, (room, width)), 0, wide, values, "amax")
+        at = choose(T.logical_and(T.ge(values, T.gather(best, 0, wide)), kept), T.unsqueeze(positions((count,), dt.int64), 1), count, dt.int64)
+        first = T.scatter_reduce(constant(count, dt.int64, (room, width)), 0, wide, at, "amin")[:bags]
+        padded = T.cat([rows, T.zeros((1, width), dtype=kind)], 0)
+        return T.gather(padded, 0, first)
+    summed = T.index_add(constant(0.0, kind, (room, width)), 0, bag, choose(kept, rows, 0.0, kind))[:bags]
+    if mode == "sum":
+        return summed
+    return summed / T.clamp(T.index_add(constant(0.0, kind, (room, 1)), 0, bag, cast(kept, kind))[:bags], min=1.0)
 
 
 @public(of="nn.functional")
@@ -168,22 +195,23 @@ def embedding_bag(
     require_dims("embedding_bag", weight, 2, 2, "weight")
     if input._layout.ndim not in (1, 2):
         raise ShapeError(f"[embedding_bag] expected an input with 1 or 2 dims, got shape {tuple(input._layout.shape)}; reshape it")
-    if input._layout.ndim == 1:
-        starts, stops = _bags(offsets, input._layout.shape[0], include_last_offset)
-        if not starts:  # no bags
-            return linked(T.zeros((0, weight._layout.shape[1]), dtype=weight.dtype), weight)
-        bags = []
-        for a, b in zip(starts, stops, strict=True):
-            weights = None if per_sample_weights is None else T.unsqueeze(per_sample_weights[a:b], 0)
-            part = T.unsqueeze(input[a:b], 0)
-            if a == b:
-                bags.append(T.zeros((1, weight._layout.shape[1]), dtype=weight.dtype))
-                continue
-            bags.append(embedding_bag(part, weight, None, max_norm, norm_type, scale_grad_by_freq, mode, sparse, weights, False, padding_idx))
-        return T.cat(bags, 0)
+    if scale_grad_by_freq and mode == "max":
+        raise ArgumentError("[embedding_bag] max mode does not support scaling the gradient by the frequency: expected mode='sum' or 'mean'")
     rows = embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
     if per_sample_weights is not None:
+        if per_sample_weights._layout.shape != input._layout.shape:
+            raise ShapeError(f"[embedding_bag] expected per_sample_weights of the shape of input {tuple(input._layout.shape)}, got "
+                             f"{tuple(per_sample_weights._layout.shape)}; there is one for each index")  # fmt: skip
+        if per_sample_weights._layout.dtype is not weight._layout.dtype:
+            raise DTypeError(f"[embedding_bag] expected per_sample_weights to have the same type as weight, {weight._layout.dtype!r}, got "
+                             f"{per_sample_weights._layout.dtype!r}; convert them")  # fmt: skip
         rows = rows * T.unsqueeze(per_sample_weights, -1)
+    if input._layout.ndim == 1:
+        bag, bags = _bags(offsets, input._layout.shape[0], include_last_offset)
+        wanted = T.ones_like(input, dtype=dt.bool_) if padding_idx is None else T.ne(input, padding_idx % weight._layout.shape[0])
+        return _over_bags(rows, T.unsqueeze(wanted, 1), bag, bags, mode)
+    if offsets is not None:
+        raise ArgumentError("[embedding_bag] if input is 2D, then offsets has to be None, as input is treated is a mini-batch of fixed length sequences")
     if padding_idx is None:
         return T.max(rows, 1).values if mode == "max" else T.sum(rows, 1) if mode == "sum" else T.mean(rows, 1)
     kept = T.unsqueeze(T.ne(input, padding_idx % weight._layout.shape[0]), -1)
