@@ -66,13 +66,13 @@ static inline void replace(PyObject *object, Py_ssize_t offset, PyObject *value)
     AT(object, offset) = value; /* steals */
     Py_XDECREF(before);
 }
-/* Whether x is a tensor whose slots may be read: all are there (one that is only being made has none yet), and its class has put nothing before them,
-   as those with a protocol of their own do. */
+/* Whether x is a tensor whose slots may be read: all are there (one that is only being made has none yet), its class has put nothing before them, as
+   those with a protocol of their own do, and nobody has put something else for a layout into them. */
 static inline bool is_tensor(PyObject *x) {
     PyTypeObject *type = Py_TYPE(x);
     if (type != Tensor.type && (PySet_Contains(known.types, (PyObject *)type) != 1 || _PyType_Lookup(type, known.storage_name) != known.storage_slot))
         return false;
-    return AT(x, Tensor.at._hooks) != NULL;
+    return AT(x, Tensor.at._hooks) != NULL && Py_IS_TYPE(AT(x, Tensor.at._layout), Layout.type);
 }
 static inline PyObject *current_state(void) { return PyObject_GetAttr(known.local, known.state_name); }
 static inline int category_of(PyObject *layout) {

@@ -11,15 +11,58 @@ import numpy as np
 from calque.autograd.api import grad, zeros_like
 from calque.autograd.engine import RuleNamespace
 from calque.autograd.modes import enable_grad
-from calque.base.errors import AutogradError, ForwardModeError, ShapeError, StrategyError
-from calque.base.text import shown
+from calque.base.errors import AutogradError, DTypeError, ForwardModeError, ShapeError, StrategyError
+from calque.base.text import described, shown
 from calque.tensor import Tensor, upload, wrap
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
 
-def _tuple(x: Any) -> tuple[Any, ...]:
-    return tuple(x) if isinstance(x, (tuple, list)) else (x,)
+def _tensors(values: Any, what: str, name: str) -> tuple[Tensor, ...]:
+    """The tensors that somebody has given, or that his function has."""
+    found = values if isinstance(values, tuple) else (values,)
+    if not all(isinstance(v, Tensor) for v in found):
+        raise DTypeError(f"[{name}] expected a Tensor or a tuple of Tensors as {what}, got {described(values)}")
+    return found
+
+
+def _arguments(inputs: Any, name: str, create_graph: bool) -> tuple[Tensor, ...]:
+    return tuple(_fresh(x, create_graph) for x in _tensors(inputs, "inputs", name))
+
+
+def _outputs(outputs: Any, name: str, strict: bool) -> tuple[Tensor, ...]:
+    """The outputs of a function as a tuple; with `strict` all of them depend on something."""
+    found = _tensors(outputs, "outputs of the function", name)
+    for k, out in enumerate(found):
+        if strict and not out._requires_grad:
+            raise AutogradError(
+                f"[{name}] expected outputs that depend on the inputs, got output {k} that does not require gradients; "
+                "compute it by differentiable operations, or leave strict=True out"
+            )
+    return found
+
+
+def _gradients(
+    name: str, outputs: Any, inputs: tuple[Tensor, ...], vectors: Any, create_graph: bool, strict: bool, what: str = "the output", retain: bool | None = None
+) -> tuple[Any, ...]:
+    """`grad` with zeros for inputs that have no part in the outputs; with `strict` that is an error."""
+    found = grad(outputs, inputs, vectors, retain, create_graph, allow_unused=True)
+    for k, one in enumerate(found):
+        if one is None and strict:
+            raise AutogradError(
+                f"[{name}] expected a function that depends on all inputs, got {what} that is independent of input {k}; leave strict=True out for zeros"
+            )
+    return tuple(zeros_like(x) if one is None else one for x, one in zip(inputs, found, strict=True))
+
+
+def _depend(name: str, gradients: tuple[Any, ...], strict: bool) -> None:
+    """With `strict`, first derivatives that depend on the inputs, so that second ones are not zeros by themselves."""
+    for k, one in enumerate(gradients):
+        if strict and not one._requires_grad:
+            raise AutogradError(
+                f"[{name}] expected a function whose jacobian depends on the inputs, got one by input {k} that is independent of them, as of a linear "
+                "function; leave strict=True out for zeros"
+            )
 
 
 def _fresh(x: Tensor, create_graph: bool) -> Tensor:
@@ -37,7 +80,9 @@ def _given(values: Any, like: tuple[Tensor, ...], name: str) -> tuple[Any, ...]:
         if len(like) == 1 and like[0]._layout.numel == 1:
             return (RuleNamespace.functional.ones_like(like[0].detach()),)
         raise AutogradError(f"[{name}] the vector v can only be None if the function has a single scalar output or input; pass v")
-    found = _tuple(values)
+    found = _tensors(values, "v", name)
+    if len(found) != len(like):
+        raise AutogradError(f"[{name}] expected v as {len(like)} Tensors, got {len(found)}; there is one for each")
     for v, x in zip(found, like, strict=True):
         if v._layout.shape != x._layout.shape:
             raise ShapeError(f"[{name}] expected v of shape {tuple(x._layout.shape)}, got {tuple(v._layout.shape)}")
@@ -76,12 +121,12 @@ def vjp(
     tensor([2., 4.])
     """
     with enable_grad():
-        arguments = tuple(_fresh(x, create_graph) for x in _tuple(inputs))
+        arguments = _arguments(inputs, "vjp", create_graph)
         outputs = func(*arguments)
-        vectors = _given(v, _tuple(outputs), "vjp")
-        found = grad(
-            _tuple(outputs), arguments, vectors, create_graph=create_graph, allow_unused=not strict, materialize_grads=not strict
-        )
+        known = _outputs(outputs, "vjp", strict)
+        found = _gradients("vjp", known, arguments, _given(v, known, "vjp"), create_graph, strict)
+        if create_graph:
+            _depend("vjp", found, strict)
     return _close(outputs, create_graph), _close(_unpack(found, isinstance(inputs, Tensor)), create_graph)
 
 
@@ -90,11 +135,12 @@ def jvp(
 ) -> tuple[Any, Any]:
     """(outputs, Jacobian-vector product): v of the inputs' shape -> one tensor per output. By differentiating a vjp twice."""
     with enable_grad():
-        arguments = tuple(_fresh(x, create_graph) for x in _tuple(inputs))
+        arguments = _arguments(inputs, "jvp", create_graph)
         outputs = func(*arguments)
+        known = _outputs(outputs, "jvp", strict)
         vectors = _given(v, arguments, "jvp")
-        dummies = tuple(_fresh(zeros_like(out), False) for out in _tuple(outputs))
-        pulled = grad(_tuple(outputs), arguments, dummies, create_graph=True, allow_unused=True, materialize_grads=True)
+        dummies = tuple(_fresh(zeros_like(out), False) for out in known)
+        pulled = _gradients("jvp", known, arguments, dummies, True, strict)
         found = _second(pulled, dummies, vectors, create_graph)
     return _close(outputs, create_graph), _close(_unpack(found, isinstance(outputs, Tensor)), create_graph)
 
@@ -111,17 +157,17 @@ def jacobian(
             [0., 4.]])
     """
     if _forwards("jacobian", "strategy", strategy, create_graph, strict, vectorize):
-        given = _tuple(inputs)
+        given = _tensors(inputs, "inputs", "jacobian")
         found = _transforms().jacfwd(func, argnums=tuple(range(len(given))))(*[x.detach() for x in given])
         rows = found if isinstance(found[0], tuple) else (found,)
         made = tuple([_unpack(row, isinstance(inputs, Tensor)) for row in rows])
         return _close(made if isinstance(found[0], tuple) else made[0], False)
     stack = RuleNamespace.functional.stack
     with enable_grad():
-        arguments = tuple(_fresh(x, create_graph) for x in _tuple(inputs))
+        arguments = _arguments(inputs, "jacobian", create_graph)
         outputs = func(*arguments)
         rows = []
-        for out in _tuple(outputs):
+        for out in _outputs(outputs, "jacobian", strict):
             shape, count = tuple(out._layout.shape), out._layout.numel
             columns = []
             for element in range(count):
@@ -131,7 +177,9 @@ def jacobian(
                     columns.append(tuple(zeros_like(x) for x in arguments))
                     continue
                 start = upload(one.reshape(shape), out._layout.dtype)
-                columns.append(grad(out, arguments, start, True, create_graph, allow_unused=True, materialize_grads=True))
+                columns.append(_gradients("jacobian", out, arguments, start, create_graph, strict, retain=True))
+                if create_graph:
+                    _depend("jacobian", columns[-1], strict)
             per_input = tuple(
                 stack([c[k] for c in columns]).reshape(shape + tuple(x._layout.shape))
                 if columns
@@ -179,14 +227,18 @@ def hessian(
             _require_scalar("hessian", out)
             return out.reshape(())
 
-        given = _tuple(inputs)
+        given = _tensors(inputs, "inputs", "hessian")
         found = _transforms().hessian(scalar, argnums=tuple(range(len(given))))(*[x.detach() for x in given])
         return _close(found[0][0] if isinstance(inputs, Tensor) else found, False)
+
+    _tensors(inputs, "inputs", "hessian")
 
     def first_order(*arguments: Any) -> Any:
         out = func(*arguments)
         _require_scalar("hessian", out)
-        found = grad(out, arguments, create_graph=True, allow_unused=True, materialize_grads=True)
+        _outputs(out, "hessian", strict)
+        found = _gradients("hessian", out, arguments, None, True, strict)
+        _depend("hessian", found, strict)
         return _unpack(found, isinstance(inputs, Tensor))
 
     return jacobian(first_order, inputs, create_graph=create_graph, strict=strict)
@@ -200,13 +252,15 @@ def _require_scalar(name: str, out: Any) -> None:
         )
 
 
-def _second_product(name: str, func: Callable[..., Any], inputs: Any, v: Any, create_graph: bool) -> tuple[Any, Any]:
+def _second_product(name: str, func: Callable[..., Any], inputs: Any, v: Any, create_graph: bool, strict: bool) -> tuple[Any, Any]:
     with enable_grad():
-        arguments = tuple(_fresh(x, create_graph) for x in _tuple(inputs))
+        arguments = _arguments(inputs, name, create_graph)
         out = func(*arguments)
         _require_scalar(name, out)
+        _outputs(out, name, strict)
         vectors = _given(v, arguments, name)
-        first = grad(out, arguments, create_graph=True, allow_unused=True, materialize_grads=True)
+        first = _gradients(name, out, arguments, None, True, strict)
+        _depend(name, first, strict)
         found = _second(first, arguments, vectors, create_graph)
     return _close(out, create_graph), _close(_unpack(found, isinstance(inputs, Tensor)), create_graph)
 
@@ -215,11 +269,11 @@ def vhp(
     func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
     """(output, v times the Hessian) of a scalar function."""
-    return _second_product("vhp", func, inputs, v, create_graph)
+    return _second_product("vhp", func, inputs, v, create_graph, strict)
 
 
 def hvp(
     func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
     """(output, the Hessian times v) of a scalar function."""
-    return _second_product("hvp", func, inputs, v, create_graph)
+    return _second_product("hvp", func, inputs, v, create_graph, strict)

@@ -335,31 +335,30 @@ def _limits(op: str, low: Any, high: Any, dtype: dt.DType) -> tuple[int, int]:
 @public(method=False, out=True)
 @placed
 def randint(
-    low: int, high: int | None = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = None, device: Any = None,
+    low: int | None = None, high: int | None = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Uniform integers in [low, high), int64 unless a dtype is given; `randint(high, size)` starts at 0."""
-    if size is not None and high is None:
-        low, high = 0, low
-    if size is None:
-        low, high, size = (0, low, high) if not is_number(high) or high is None else (low, high, size)
-    if size is None:
-        raise TypeError("[randint] expected a size, e.g. randint(0, 10, (2, 3))")
+    if size is None and not is_number(high):  # by position: randint(high, size)
+        high, size = None, high
+    if high is None:
+        low, high = None, low
+    if size is None or high is None:
+        raise TypeError("[randint] expected an upper bound and a size, e.g. randint(0, 10, (2, 3))")
     resolve_device(device, "randint")
     wanted = resolve_dtype(dtype, dt.int64, "randint")
-    first, last = _limits("randint", low, high, wanted)
+    first, last = _limits("randint", 0 if low is None else low, high, wanted)
     return marked(integers(first, last, size_of("randint", (size,)), wanted, generator, "randint"), requires_grad, "randint")
 
 
 @public(method=False, out=True)
 @placed_like
 def randint_like(
-    input: Tensor, low: int, high: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False,
+    input: Tensor, low: int | None = None, high: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False,
     generator: Generator | None = None, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """`randint` with the shape and dtype of `input`."""
     require_real("randint_like", input)
-    low, high = (0, low) if high is None else (low, high)
     made = randint(
         low, high, tuple(input._layout.shape), dtype=resolve_dtype(dtype, input._layout.dtype, "randint_like"), device=device,
         requires_grad=requires_grad, generator=generator,

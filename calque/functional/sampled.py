@@ -199,7 +199,7 @@ def _given(op: str, input: Tensor, weight: Tensor | None, shape: Sequence[int]) 
 @takes_out
 @beside_input
 def histogram(
-    input: Tensor, bins: Any, *, range: Sequence[float] | None = None, weight: Tensor | None = None, density: bool = False
+    input: Tensor, bins: Any = 100, *, range: Sequence[float] | None = None, weight: Tensor | None = None, density: bool = False
 ) -> Any:
     """How many elements (how much `weight`) lie in each of `bins` equal bins of `range` (default: of all values) or between ascending edges, and the
     edges: (*) -> (bins), (bins + 1). With `density` the counts integrate to 1. Reads the values; no gradient.

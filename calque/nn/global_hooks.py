@@ -25,11 +25,12 @@ class _Handle(RemovableHandle):
         Changes.epoch += 1
 
 
-def _add(name: str, hook: Any) -> RemovableHandle:
+def _add(name: str, hook: Any, **wants: bool) -> RemovableHandle:
     hooks = EVERYWHERE.setdefault(name, HookDict())
     handle = _Handle(hooks)
     added = hooks.add(hook)
     hooks[handle.id] = hooks.pop(added.id)
+    hooks.wants[handle.id] = frozenset(want for want, wanted in wants.items() if wanted)
     Module._hooked = Module._hooked or name.startswith("_")  # hooks of calls, not of registrations
     Changes.epoch += 1
     return handle
@@ -44,7 +45,7 @@ def register_module_forward_pre_hook(hook: Callable[..., Any]) -> RemovableHandl
     ...     y = calque.nn.ReLU()(calque.zeros(1))
     ReLU
     """
-    return _add("_forward_pre_hooks", (hook, False))
+    return _add("_forward_pre_hooks", hook)
 
 
 def register_module_forward_hook(hook: Callable[..., Any], *, with_kwargs: bool = False, always_call: bool = False) -> RemovableHandle:
@@ -57,7 +58,7 @@ def register_module_forward_hook(hook: Callable[..., Any], *, with_kwargs: bool 
     ...     calque.nn.ReLU()(calque.zeros(1)).item()
     1.0
     """
-    return _add("_forward_hooks", (hook, bool(with_kwargs), bool(always_call)))
+    return _add("_forward_hooks", hook, kwargs=with_kwargs, always=always_call)
 
 
 def register_module_full_backward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:

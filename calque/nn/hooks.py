@@ -30,6 +30,13 @@ class RemovableHandle:
             if hooks is not None and self.id in hooks:
                 del hooks[self.id]
 
+    def __getstate__(self) -> tuple[Any, int]:  # weak references cannot be pickled; the dictionaries can, with the module that has them
+        return [reference() for reference in self._hooks], self.id
+
+    def __setstate__(self, state: tuple[Any, int]) -> None:
+        hooks, self.id = state
+        self._hooks = [weakref.ref(HookDict() if h is None else h) for h in hooks]
+
     def __enter__(self) -> "RemovableHandle":
         return self
 
@@ -38,17 +45,31 @@ class RemovableHandle:
 
 
 class HookDict(OrderedDict[int, Any]):
-    """An ordered dict that can be referenced weakly; hooks run in the order of its items."""
+    """Hooks by the ids of their handles, in the order in which they run. Programs look for their own hooks among the values, as in PyTorch's dicts.
+    `wants`: what those were registered with that take more than others: "kwargs", "always"."""
 
-    def add(self, hook: Any, prepend: bool = False) -> RemovableHandle:
+    def __init__(self, *items: Any) -> None:
+        super().__init__(*items)
+        self.wants: dict[int, frozenset[str]] = {}
+
+    def add(self, hook: Any, prepend: bool = False, wants: frozenset[str] = frozenset()) -> RemovableHandle:
         """Append (or prepend) a hook."""
-        if not callable(hook[0] if isinstance(hook, tuple) else hook):
+        if not callable(hook):
             raise DTypeError(f"[register_hook] expected a function as hook, got {type_name(hook)}; pass the function itself, not its result")
         handle = RemovableHandle(self)
         self[handle.id] = hook
+        if wants:
+            self.wants[handle.id] = wants
         if prepend:
             self.move_to_end(handle.id, last=False)
         return handle
+
+    def calls(self, want: str = "") -> list[tuple[Any, frozenset[str]]]:
+        """The hooks with what they want; only those that want something, if it is named."""
+        return [(hook, wants) for key, hook in self.items() if want in (wants := self.wants.get(key, NOTHING_MORE)) or not want]
+
+
+NOTHING_MORE: frozenset[str] = frozenset()
 
 
 def _identity(label: str, tensors: list[Tensor], backward: Any) -> list[Tensor]:

@@ -119,11 +119,15 @@ class Module(Conversions):
         """The hooks of all modules, and those of this one."""
         everywhere = EVERYWHERE.get(name)
         own = self._hook_dict(name)
-        return HookDict([*everywhere.items(), *own.items()]) if everywhere else own
+        if not everywhere:
+            return own
+        both = HookDict([*everywhere.items(), *own.items()])
+        both.wants = {**everywhere.wants, **own.wants}
+        return both
 
     def _call_with_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for hook, with_kwargs in list(self._hooks_of("_forward_pre_hooks").values()):
-            if with_kwargs:
+        for hook, wants in self._hooks_of("_forward_pre_hooks").calls():
+            if "kwargs" in wants:
                 changed = hook(self, args, kwargs)
                 if changed is not None:
                     args, kwargs = changed
@@ -139,12 +143,11 @@ class Module(Conversions):
         try:
             result = self.forward(*args, **kwargs)
         except Exception:
-            for hook, with_kwargs, always in list(self._hooks_of("_forward_hooks").values()):
-                if always:
-                    hook(*((self, args, kwargs, None) if with_kwargs else (self, args, None)))
+            for hook, wants in self._hooks_of("_forward_hooks").calls("always"):
+                hook(*((self, args, kwargs, None) if "kwargs" in wants else (self, args, None)))
             raise
-        for hook, with_kwargs, _ in list(self._hooks_of("_forward_hooks").values()):
-            changed = hook(*((self, args, kwargs, result) if with_kwargs else (self, args, result)))
+        for hook, wants in self._hooks_of("_forward_hooks").calls():
+            changed = hook(*((self, args, kwargs, result) if "kwargs" in wants else (self, args, result)))
             if changed is not None:
                 result = changed
         return backward.wrap_outputs(result) if backward is not None else result
@@ -155,20 +158,20 @@ class Module(Conversions):
             found = self.__dict__[name] = HookDict()
         return found  # type: ignore[no-any-return]
 
-    def _add_hook(self, name: str, hook: Any, prepend: bool = False) -> RemovableHandle:
+    def _add_hook(self, name: str, hook: Any, prepend: bool = False, **wants: bool) -> RemovableHandle:
         self.__dict__["_hooked"] = True
         Changes.epoch += 1
-        return self._hook_dict(name).add(hook, prepend)
+        return self._hook_dict(name).add(hook, bool(prepend), frozenset(want for want, wanted in wants.items() if wanted))
 
     def register_forward_pre_hook(self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
         """Call `hook(module, args)` before every forward; a value it returns replaces the arguments."""
-        return self._add_hook("_forward_pre_hooks", (hook, bool(with_kwargs)), bool(prepend))
+        return self._add_hook("_forward_pre_hooks", hook, prepend, kwargs=with_kwargs)
 
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
     ) -> RemovableHandle:
         """Call `hook(module, args, output)` after every forward; a value it returns replaces the output."""
-        return self._add_hook("_forward_hooks", (hook, bool(with_kwargs), bool(always_call)), bool(prepend))
+        return self._add_hook("_forward_hooks", hook, prepend, kwargs=with_kwargs, always=always_call)
 
     def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call `hook(module, grad_input, grad_output)` when the gradients of the inputs are computed; it may return new ones."""

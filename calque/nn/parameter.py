@@ -199,7 +199,7 @@ def _materialized(lazy: Tensor, shape: Any, device: Any, dtype: Any) -> Tensor:
     if is_tensor(shape):
         return shape  # type: ignore[no-any-return]
     kind = lazy._layout.dtype if dtype is None else dtype
-    return zeros(tuple(shape), dtype=kind, device=lazy._layout.device if device is None else device)
+    return zeros((shape,) if isinstance(shape, int) else tuple(shape), dtype=kind, device=lazy._layout.device if device is None else device)
 
 
 def is_lazy(t: Any) -> bool:

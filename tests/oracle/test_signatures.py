@@ -75,7 +75,7 @@ DIFFERENT = {
     "Tensor.set_": "takes a tensor; as_strided() says offset and strides",
     "Tensor.requires_grad_": "the stub says `mode`, PyTorch takes `requires_grad`",
     "amp.GradScaler": "there is no CUDA to be the default",
-    "Tensor.to": "another tensor goes by position",
+    "dtype": "nobody makes one", "layout": "nobody makes one", "memory_format": "nobody makes one",
     "linalg.matrix_power": "PyTorch takes `input`, whatever it documents",
 }
 
@@ -120,6 +120,10 @@ def differences(function: Any, known: list[Signature]) -> list[str]:
         given = [(n, d) for k, (n, d) in enumerate(theirs.positional) if n != "self" and not (k == 0 and n == "input")]
         missing = [n for n, _ in (*given, *theirs.named) if n not in own and n not in NOWHERE]
         wrong += [f"has no {n}" for n in missing]
+        needed = [n for n, d in (*given, *theirs.named) if d is EMPTY]
+        if not missing and not theirs.star and not NOWHERE.keys() & theirs.names:
+            unasked = [n for n, d in ours.positional if d is EMPTY and n not in ("self", "input", *needed)]
+            wrong += [f"needs {n} beside {needed}" for n in unasked]
         for name, default in (*given, *theirs.named):
             if name in own and default is not EMPTY and len(known) == 1:
                 if own[name] is EMPTY:

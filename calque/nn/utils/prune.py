@@ -34,7 +34,7 @@ __all__ = [
 
 def _hooks(module: Any, name: str | None = None) -> dict[int, Any]:
     """The pruning methods of a module (of one tensor of it), by the numbers of their hooks."""
-    found = {key: hook for key, (hook, _) in module._hook_dict("_forward_pre_hooks").items() if isinstance(hook, BasePruningMethod)}
+    found = {key: hook for key, hook in module._hook_dict("_forward_pre_hooks").items() if isinstance(hook, BasePruningMethod)}
     return {key: hook for key, hook in found.items() if name is None or hook._tensor_name == name}
 
 

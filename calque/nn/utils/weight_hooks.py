@@ -35,7 +35,7 @@ class _Hook:
 
     def attach(self, module: Any, label: str) -> None:
         """Remember the hook; what is called `name` is no parameter any more."""
-        for hook, _ in module._hook_dict("_forward_pre_hooks").values():
+        for hook in module._hook_dict("_forward_pre_hooks").values():
             if isinstance(hook, type(self)) and hook.name == self.name:
                 raise RuntimeError(f"[{label}] Cannot register two {label} hooks on the same parameter {self.name}")
         if self.name not in module._parameters or module._parameters[self.name] is None:
@@ -112,7 +112,7 @@ def spectral_norm(module: Module, name: str = "weight", n_power_iterations: int 
 
 def _remove(kind: type[_Hook], label: str, module: Module, name: str) -> Any:
     hooks = module._hook_dict("_forward_pre_hooks")
-    for key, (hook, _) in hooks.items():
+    for key, hook in hooks.items():
         if isinstance(hook, kind) and hook.name == name:
             hook.detach(module)
             del hooks[key]
