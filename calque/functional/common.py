@@ -115,7 +115,7 @@ def dtype_of(dtype: Any, op: str) -> dt.DType:
     if isinstance(dtype, dt.DType):
         return dtype
     if isinstance(dtype, type):
-        simple = {float: dt.get_default_dtype(), int: dt.int64, bool: dt.bool_, complex: dt.default_complex()}.get(dtype)
+        simple = {float: dt.float64, int: dt.int64, bool: dt.bool_, complex: dt.complex128}.get(dtype)
         if simple is not None:
             return simple
     try:

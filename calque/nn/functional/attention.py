@@ -64,7 +64,8 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Any, p: float, scale: float, softmax: Any = softmax, dropout: Any = dropout, product: Any = T.matmul
 ) -> tuple[Tensor, Tensor]:
-    """(output, weights). A boolean mask is True where attention is allowed; a row without any allowed key gives zeros."""
+    """(output, weights). A boolean mask is True where attention is allowed; a row without any allowed key has finite weights, which whoever calls
+    replaces."""
     scores = product(q, T.transpose(k, -2, -1)) * scale
     kind = scores._layout.dtype
     if mask is not None and mask._layout.dtype.category == 0:
@@ -259,6 +260,23 @@ def _extended(x: Tensor, bias: Any, zero: bool) -> Tensor:
     return T.cat([x, T.zeros((batch, 1, width), dtype=x.dtype)], 1) if zero else x
 
 
+def _static(projected: Tensor, given: Any, q: Tensor, bias: Any, zero: bool) -> Tensor:
+    """Keys or values that somebody has for every head, (N heads, S, depth), in the place of projected ones: (N, heads, S, depth)."""
+    if given is None:
+        return projected
+    batch, heads, _, depth = q._layout.shape
+    if bias is not None:
+        raise ArgumentError("[multi_head_attention] expected no bias_k and bias_v beside static_k or static_v; bias cannot be added to them")
+    require_dims("multi_head_attention_forward", given, 3, 3, "static_k or static_v")
+    if given._layout.shape[0] != batch * heads or given._layout.shape[2] != depth:
+        raise ShapeError(
+            f"[multi_head_attention] expecting static_k and static_v of shape ({batch * heads}, S, {depth}), but got {tuple(given._layout.shape)}"
+        )
+    if zero:
+        given = T.cat([given, T.zeros((batch * heads, 1, depth), dtype=given.dtype)], 1)
+    return T.unflatten(given, 0, (batch, heads))
+
+
 def _longer(mask: Any, extra: int) -> Any:
     """A mask with `extra` allowed keys appended."""
     if mask is None or not extra:
@@ -302,6 +320,8 @@ def multi_head_attention_forward(
     attn_mask, key_padding_mask = _longer(attn_mask, extra), _longer(key_padding_mask, extra)
     depth = width // num_heads
     q, k, v = (T.transpose(T.reshape(x, (batch, x._layout.shape[1], num_heads, depth)), 1, 2) for x in (q, k, v))
+    if static_k is not None or static_v is not None:
+        k, v = (_static(x, given, q, bias_k, add_zero_attn) for x, given in ((k, static_k), (v, static_v)))
     mask, causal = _head_mask(attn_mask, key_padding_mask, is_causal, batch, num_heads, k._layout.shape[2])
     p = dropout_p if training else 0.0
     weights: Any = None
@@ -310,9 +330,12 @@ def multi_head_attention_forward(
         out = attend(q, k, v, mask, p, causal)
     elif p == 0.0 and not need_weights and _in_blocks(q, k, v, mask):
         out = _blockwise(q, k, v, mask, causal, 1.0 / math.sqrt(depth))
-    else:
-        parts = (current("softmax", softmax), current("dropout", dropout), _product) if need_weights else ()
-        out, weights = _attend(q, k, v, _with_causal(mask, causal, target, k._layout.shape[2]), p, 1.0 / math.sqrt(depth), *parts)
+    elif not need_weights:
+        out = scaled_dot_product_attention(q, k, v, _with_causal(mask, causal, target, k._layout.shape[2]), p)
+    else:  # a row without any allowed key is not a number here, as in PyTorch, and zeros above
+        parts = (current("softmax", softmax), current("dropout", dropout), _product)
+        mask = _added(_with_causal(mask, causal, target, k._layout.shape[2]), q._layout.dtype)
+        out, weights = _attend(q, k, v, mask, p, 1.0 / math.sqrt(depth), *parts)
     out = current("linear", linear)(T.reshape(T.transpose(out, 1, 2), (batch, target, width)), out_proj_weight, out_proj_bias)
     out = T.squeeze(out, 0) if single else T.transpose(out, 0, 1)
     if not need_weights:
