@@ -10,7 +10,7 @@ from typing import Any
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.optim.optimizer import Optimizer
-from calque.optim.schedule import LRScheduler, per_group, require_optimizer, set_value
+from calque.optim.schedule import LRScheduler, own, per_group, require_optimizer, set_value
 
 
 def _no_epochs() -> ArgumentError:
@@ -108,7 +108,7 @@ class _Momentum(LRScheduler):
         lows, highs = per_group(name, "base_momentum", optimizer, base), per_group(name, "max_momentum", optimizer, top)
         if first:
             for low, high, group in zip(lows, highs, optimizer.param_groups, strict=True):
-                self._set_momentum(group, high)
+                self._set_momentum(group, own(high))
                 group["max_momentum"], group["base_momentum"] = high, low
         return lows, highs
 

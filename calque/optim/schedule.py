@@ -33,7 +33,12 @@ STEP_WITH_EPOCH = (
 
 def values_of(optimizer: Optimizer, key: str) -> list[Any]:
     """The option of every group; tensors are copied."""
-    return [g[key].clone() if is_tensor(g[key]) else g[key] for g in optimizer.param_groups]
+    return [own(g[key]) for g in optimizer.param_groups]
+
+
+def own(value: Any) -> Any:
+    """A setting that nobody else changes: rates and momenta may be tensors, which optimizers and programs write into."""
+    return value.detach().clone() if is_tensor(value) else value
 
 
 @no_grad()
@@ -53,12 +58,12 @@ def per_group(owner: str, name: str, optimizer: Optimizer, value: Any) -> list[A
     """One value for each group, from one value or a list."""
     count = len(optimizer.param_groups)
     if not isinstance(value, (list, tuple)):
-        return [value] * count
+        return [own(value) for _ in range(count)]
     if len(value) != count:
         raise ArgumentError(
             f"[{owner}] {name} must have the same length as optimizer.param_groups. {name} has {len(value)} values, param_groups has {count}."
         )
-    return list(value)
+    return [own(one) for one in value]
 
 
 def require_entries(schedule: Any, state_dict: Any, *names: str) -> None:
@@ -92,7 +97,7 @@ class LRScheduler:
         self.optimizer = optimizer
         for i, group in enumerate(optimizer.param_groups):
             if last_epoch == -1:
-                group.setdefault("initial_lr", group["lr"].clone() if is_tensor(group["lr"]) else group["lr"])
+                group.setdefault("initial_lr", own(group["lr"]))
             elif "initial_lr" not in group:
                 raise KeyError(
                     f"[{type(self).__name__}] param 'initial_lr' is not specified in param_groups[{i}] when resuming scheduler with "
