@@ -438,7 +438,11 @@ def _expanded(view: Layout, sizes: Shape) -> Entry:
             )
         target.append(have if wanted == -1 and have is not None else wanted)
     shape = tuple(target)
-    wide = layout(shape, broadcast_strides(source, view.strides, shape), view.offset, view.dtype, view.device)
+    strides = list(broadcast_strides(source, view.strides, shape))
+    for d in reversed(range(len(shape))):  # dims of size 1 have PyTorch's strides: their own, or as if they were dense
+        if shape[d] == 1 and source:
+            strides[d] = view.strides[d - lead] if d >= lead else shape[d + 1] * strides[d + 1] if d + 1 < len(shape) else 1
+    wide = layout(shape, tuple(strides), view.offset, view.dtype, view.device)
     return wide, lambda g: sum_to_shape(g, source)
 
 
