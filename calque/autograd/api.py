@@ -9,7 +9,7 @@ from typing import Any
 
 from calque.autograd.engine import RuleNamespace, accumulate_grad, run_backward
 from calque.autograd.passes import backward_again, gradients_again
-from calque.base.errors import AutogradError, DTypeError, ShapeError, how_to_pass
+from calque.base.errors import ArgumentError, AutogradError, DTypeError, ShapeError, how_to_pass
 from calque.base.text import type_name
 from calque.observe.source import user_line, warn_user
 from calque.ops.opdef import get
@@ -238,6 +238,8 @@ def grad(
     >>> calque.autograd.grad(x ** 3, x)
     (tensor(27.),)
     """
+    if materialize_grads and allow_unused is False:
+        raise ArgumentError("[grad] Expected allow_unused to be True or not passed when materialize_grads=True, got False; leave it out")
     if is_grads_batched:
         return _batched_grad(outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused, materialize_grads)
     wanted = _as_list(inputs)
@@ -273,6 +275,7 @@ def _gradients(
         g = found.get(id(target_of(t)))
         if g is None and materialize:
             g = zeros_like(t)
+            g._requires_grad = create_graph  # it can be differentiated again, as derivatives of any order are asked for in loops
         elif g is None and not allow_unused:
             raise AutogradError(
                 "[grad] One of the differentiated Tensors appears to not have been used in the graph: input of shape "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -144,6 +145,8 @@ class Function:
     @classmethod
     def apply(cls, *args: Any) -> Any:
         """Run `forward` on the arguments and record the function in the autograd graph."""
+        if cls.setup_context is not None:
+            args = _with_defaults(cls.forward, args)
         state = local.state
         if not state.plain and state.trace.__class__ is not Trace:
             found = state.trace.custom(cls, args)
@@ -174,6 +177,16 @@ class Function:
         return tuple(outputs) if isinstance(result, (tuple, list)) else outputs[0], ctx
 
 
+def _with_defaults(forward: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a call with the defaults of those that were left out: `setup_context` gets all of them."""
+    try:
+        bound = inspect.signature(forward).bind(*args)
+    except (TypeError, ValueError):  # forward itself says what is wrong with its arguments
+        return args
+    bound.apply_defaults()
+    return bound.args
+
+
 def _own_handle(out: Any, args: tuple[Any, ...], ctx: FunctionCtx) -> Any:
     """An input returned unchanged becomes a new handle; one changed in place stays itself."""
     if not isinstance(out, Tensor) or not any(out is a for a in args) or any(out is d for d in ctx._dirty):
@@ -184,6 +197,9 @@ def _own_handle(out: Any, args: tuple[Any, ...], ctx: FunctionCtx) -> Any:
 
 def _attach_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], outputs: list[Any]) -> None:
     tensors = [out for out in outputs if isinstance(out, Tensor)]
+    places = [isinstance(out, Tensor) for out in outputs]
+    if cls.backward is not Function.backward and cls.vjp is not Function.vjp:
+        raise AutogradError(f"[{cls.__name__}] Implementing both 'backward' and 'vjp' for a custom Function is not allowed; leave one of them out")
     for t in ctx._dirty:
         if t._requires_grad and t._grad_fn is None and any(t is a for a in args):
             raise AutogradError(
@@ -193,7 +209,7 @@ def _attach_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...]
         f"{cls.__name__}Backward",
         args,
         tuple(out._layout for out in tensors),
-        lambda node, grads: _run(cls, node.context, node, args_count, grads),
+        lambda node, grads: _run(cls, node.context, node, args_count, places, grads),
     )
     args_count = len(args)
     node.where = user_line()
@@ -216,15 +232,16 @@ def _attach_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...]
     ctx._node = weakref.ref(node)
 
 
-def _run(cls: type[Function], ctx: FunctionCtx, node: FunctionNode, count: int, grads: list[Any]) -> tuple[Any, ...]:
-    """Call the user's backward and check what it returns."""
+def _run(cls: type[Function], ctx: FunctionCtx, node: FunctionNode, count: int, places: list[bool], grads: list[Any]) -> tuple[Any, ...]:
+    """Call the user's backward and check what it returns. It gets a gradient for each output, None for those that are no tensors (`places`)."""
     if ctx._materialize:
         grads = [
             constant(0.0, view) if g is None else g
             for g, view in zip(grads, node.outputs, strict=True)
         ]
     rule = cls.backward if cls.backward is not Function.backward else cls.vjp
-    result = rule(ctx, *grads)
+    given = iter(grads)
+    result = rule(ctx, *[next(given) if is_tensor else None for is_tensor in places])
     found = list(result) if isinstance(result, (tuple, list)) else [result]
     if len(found) > count and all(g is None for g in found[count:]):
         found = found[:count]

@@ -32,7 +32,7 @@ def numpy(input: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
     >>> t
     tensor([3., 0.])
     """
-    if input._requires_grad and not force and (local.state.grad or input._grad_fn is None):
+    if input._requires_grad and not force and local.state.grad:
         raise AutogradError("[numpy] Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
     if force and input._layout.device.backend is not None:
         return export(input.detach().cpu(), "numpy")  # type: ignore[attr-defined]

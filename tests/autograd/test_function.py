@@ -50,7 +50,8 @@ def test_several_arguments_and_outputs() -> None:
             return x * scale, x * y, 7
 
         @staticmethod
-        def backward(ctx: Any, first: Any, second: Any) -> Any:
+        def backward(ctx: Any, first: Any, second: Any, third: Any) -> Any:
+            assert third is None  # of the number
             _x, y = ctx.saved_tensors
             return first * ctx.scale + second * y, None, None, None
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from calque.autograd.api import grad, passing_on
+from calque.autograd.api import grad, passing_on, zeros_like
 from calque.autograd.host import Whole, on_host
 from calque.autograd.modes import enable_grad
 from calque.autograd.transform import tree
@@ -192,6 +192,8 @@ class DualFrame(Frame):
         if all(t is None for _, t in pairs):
             return None
         result, ctx = self.below(function._applied, tuple([p for p, _ in pairs]), function.forward)
+        if ctx._materialize:  # as gradients that nobody has asked for: zeros, unless the function takes None
+            pairs = [(p, self.below(zeros_like, p) if t is None and is_tensor(p) else t) for p, t in pairs]
         found = self.below(function.jvp, ctx, *[t for _, t in pairs])
         outputs = result if isinstance(result, tuple) else (result,)
         tangents = found if isinstance(found, tuple) else (found,)

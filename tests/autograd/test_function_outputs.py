@@ -1,0 +1,154 @@
+"""Functions written by hand whose outputs are no tensors, whose arguments have defaults, whose tangents are missing; derivatives that are zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import calque
+from calque.autograd import Function, forward_ad, once_differentiable
+
+
+class Mixed(Function):
+    """Outputs of all kinds; backward gets a gradient for each."""
+
+    seen: list[Any] = []
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any, scale: int) -> Any:
+        ctx.scale = scale
+        return scale, x * scale, None, y * 2, "text"
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        Mixed.seen = [g is None for g in grads]
+        return grads[1] * ctx.scale, grads[3] * 2, None
+
+
+def test_a_gradient_for_each_output() -> None:
+    x, y = calque.ones(2, requires_grad=True), calque.ones(2, requires_grad=True)
+    for _ in range(3):
+        x.grad = y.grad = None
+        out = Mixed.apply(x, y, 5)
+        assert (out[0], out[2], out[4]) == (5, None, "text")
+        (out[1].sum() + 3 * out[3].sum()).backward()
+        assert Mixed.seen == [True, False, True, False, True]
+        assert x.grad is not None
+        assert y.grad is not None
+        assert (x.grad.tolist(), y.grad.tolist()) == ([5, 5], [6, 6])
+
+
+class Square(Function):
+    """A number that backward needs is an output."""
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return x**2, x.item() * 2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.two_x = output[1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Any, _: Any) -> Any:
+        return g * ctx.two_x
+
+
+def test_a_number_as_output() -> None:
+    x = calque.tensor(3.0, requires_grad=True)
+    assert calque.autograd.grad(Square.apply(x)[0], x)[0].item() == 6
+
+
+class Power(Function):
+    """An argument with a default."""
+
+    @classmethod
+    def forward(cls, x: Any, y: int = 3) -> Any:
+        return x**y
+
+    @classmethod
+    def setup_context(cls, ctx: Any, inputs: Any, output: Any) -> None:
+        x, ctx.y = inputs
+        ctx.save_for_backward(x)
+
+    @classmethod
+    def backward(cls, ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return g * ctx.y * x ** (ctx.y - 1), None
+
+
+def test_defaults() -> None:
+    x = calque.tensor(2.0, requires_grad=True)
+    assert calque.autograd.grad(Power.apply(x), x)[0].item() == 12
+    assert calque.autograd.grad(Power.apply(x, 2), x)[0].item() == 4
+    assert calque.func.grad(lambda x: Power.apply(x))(calque.tensor(2.0)).item() == 12
+    with pytest.raises(TypeError, match="positional"):
+        Power.apply(x, 2, 3)
+
+
+class Product(Function):
+    """Forward mode with a tangent for one argument only."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, scale: float, y: Any) -> Any:
+        ctx.save_for_forward(x, y)
+        ctx.scale = scale
+        return x * y * scale
+
+    @staticmethod
+    def jvp(ctx: Any, dx: Any, dscale: Any, dy: Any) -> Any:
+        x, y = ctx.saved_tensors
+        assert dscale is None
+        return (dx * y + x * dy) * ctx.scale
+
+
+def test_missing_tangents_are_zeros() -> None:
+    x, y = calque.tensor(3.0), calque.tensor(5.0)
+    with forward_ad.dual_level():
+        out = Product.apply(forward_ad.make_dual(x, calque.tensor(1.0)), 2.0, y)
+        assert forward_ad.unpack_dual(out).tangent.item() == 10
+        out = Product.apply(x, 2.0, forward_ad.make_dual(y, calque.tensor(1.0)))
+        assert forward_ad.unpack_dual(out).tangent.item() == 6
+
+
+def test_backward_and_vjp() -> None:
+    class Both(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g
+
+        @staticmethod
+        def vjp(ctx: Any, g: Any) -> Any:
+            return g
+
+    with pytest.raises(RuntimeError, match="Implementing both 'backward' and 'vjp'"):
+        Both.apply(calque.ones(1, requires_grad=True))
+
+
+def test_zeros_that_were_made_can_be_differentiated() -> None:
+    """Derivatives of any order in a loop: from some order on all of them are zero."""
+    x = calque.tensor(0.5, requires_grad=True)
+    derivative = x * 2.0
+    found = []
+    for _ in range(4):
+        (derivative,) = calque.autograd.grad(derivative, x, create_graph=True, materialize_grads=True)
+        found.append(derivative.item())
+    assert found == [2, 0, 0, 0]
+    (plain,) = calque.autograd.grad(x * 2.0, calque.ones(1, requires_grad=True), materialize_grads=True)
+    assert not plain.requires_grad
+    with pytest.raises(ValueError, match="allow_unused"):
+        calque.autograd.grad(x * 2.0, x, allow_unused=False, materialize_grads=True)
+
+
+def test_numpy_inside_no_grad() -> None:
+    x = calque.ones(2, requires_grad=True)
+    with calque.no_grad():
+        assert x.numpy().tolist() == [1, 1]
+    with pytest.raises(RuntimeError, match="requires grad"):
+        x.numpy()
