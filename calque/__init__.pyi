@@ -58,6 +58,7 @@ from calque import signal as signal
 from calque import sparse as sparse
 from calque import special as special
 from calque import testing as testing
+from calque import text as text
 from calque import train as train
 from calque import tune as tune
 from calque import utils as utils

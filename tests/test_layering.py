@@ -40,6 +40,7 @@ RANK = {
     "fx": 16,
     "vision": 17,
     "audio": 17,
+    "text": 17,
     "data": 16,
     "io": 16,
     "monitor": 16,

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import enum
-import os
 import re
 from collections.abc import Callable
 from typing import Any
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, StateDictError
-from calque.base.text import shown
 from calque.functional.common import is_tensor
 from calque.io import load
-from calque.io.fetch import cached_hub, cached_url
+from calque.io.fetch import cached_url
+from calque.io.weights import file_of, is_place, named_tensors, read_weights
 from calque.vision.transforms import CenterCrop, Compose, ConvertImageDtype, InterpolationMode, Normalize, Resize
 from calque.vision.transforms.functional import pil_to_tensor
 
@@ -134,35 +132,16 @@ def _read() -> tuple[dict[str, Any], dict[str, Any]]:
 CLASSES, _OF = _read()
 
 
-_ENDINGS = (".pt", ".pth", ".bin", ".safetensors", ".calque")
-
-
-def _file(path: Any) -> bool:
-    return isinstance(path, os.PathLike) or (isinstance(path, str) and (os.path.exists(path) or path.endswith(_ENDINGS)) and "://" not in path)
-
-
 def state_of(model: str, weights: Any) -> dict[str, Any]:
-    """Named tensors: of a member of the model's class of weights or its name ("DEFAULT"), a file, an address whose file's name ends in its hash, or
-    `owner/name` of the Hugging Face Hub, already fetched by its client."""
+    """Named tensors: of a member of the model's class of weights or its name ("DEFAULT"), or of what `calque.io.weights.file_of` takes."""
     kind = _OF.get(model)
-    member = getattr(kind, "__members__", {}).get(weights.rpartition(".")[2] if isinstance(weights, str) and not _file(weights) else "")
+    member = getattr(kind, "__members__", {}).get(weights.rpartition(".")[2] if isinstance(weights, str) and not is_place(weights) else "")
     if kind is not None and isinstance(weights, kind):
         member = weights
     if member is not None:
-        found = member.get_state_dict()
-    elif isinstance(weights, str) and re.match(r"(https?|file)://", weights):
-        found = load(cached_url(weights), map_location="cpu")
-    elif _file(weights):
-        found = load(weights, map_location="cpu")
-    elif isinstance(weights, str) and "/" in weights:
-        found = load(cached_hub(weights), map_location="cpu")
+        found = named_tensors(model, member.get_state_dict(), weights)
     else:
-        names = ", ".join(getattr(kind, "__members__", {}))
-        raise ArgumentError(f"[{model}] expected weights={names + ', ' if names else ''}a file, an address or owner/name, got {shown(weights)}")
-    if isinstance(found, dict):
-        found = next((found[key] for key in ("state_dict", "model_state_dict", "model") if isinstance(found.get(key), dict)), found)
-    if not isinstance(found, dict) or not found or not all(isinstance(k, str) and is_tensor(v) for k, v in found.items()):
-        raise StateDictError(f"[{model}] expected named tensors in {shown(str(weights))}, got {shown(found)}; pass a file that holds a state dict")
+        found = read_weights(model, file_of(model, weights, ", ".join(getattr(kind, "__members__", {}))))
     if model.startswith("densenet"):  # files of before 2018 name norm.1 what is norm1 today
         found = {re.sub(r"(denselayer\d+\.(?:norm|conv))\.([12])\.", r"\1\2.", key): value for key, value in found.items()}
     return found
@@ -170,9 +149,9 @@ def state_of(model: str, weights: Any) -> dict[str, Any]:
 
 _WEIGHTS_TEXT = """
 
-    weights: None; a name such as "DEFAULT" or a member of its class of weights, whose file is kept and its hash checked; a file; an address whose
-    file's name ends in its hash; or owner/name of the Hugging Face Hub, fetched by its client before. Raises CheckpointNotFoundError, which says
-    where the file has to be, where nothing can be fetched.
+    weights: None; a name such as "DEFAULT" or a member of its class of weights, whose file is kept and its hash checked; a file, or a folder with
+    `model.safetensors` or `pytorch_model.bin`; an address whose file's name ends in its hash; or owner/name of the Hugging Face Hub, fetched by its
+    client before. Raises CheckpointNotFoundError, which says where the file has to be, where nothing can be fetched.
     """
 
 
