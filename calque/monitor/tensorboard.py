@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from collections.abc import Mapping
 from typing import Any
 
 from calque.base.extras import need
 from calque.monitor.host import to_host
+from calque.monitor.logger import Logger, numbers
 
 
-class SummaryWriter:
+class SummaryWriter(Logger):
     """Writes event files to `log_dir` (default: a new folder under `runs`) that TensorBoard shows.
 
     Values may be numbers, NumPy arrays or tensors, which are read (a sync point). Needs the extra `monitor` or `demo`; without it
@@ -82,6 +83,11 @@ class SummaryWriter:
         """Hyper-parameters and what they led to, for the HPARAMS tab."""
         self._writer.add_hparams(to_host(hparam_dict), to_host(metric_dict), name)
 
+    def log(self, figures: Mapping[str, Any], step: int) -> None:
+        """Keep the figures of a step, a curve each; see `Logger.log`."""
+        for name, value in numbers("SummaryWriter", figures, step).items():
+            self._writer.add_scalar(name, value, step)
+
     def flush(self) -> None:
         """Write everything to the disk now."""
         self._writer.flush()
@@ -89,9 +95,3 @@ class SummaryWriter:
     def close(self) -> None:
         """Flush and close."""
         self._writer.close()
-
-    def __enter__(self) -> "SummaryWriter":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()

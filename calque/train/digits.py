@@ -125,10 +125,7 @@ class Job:
     def _write(self, trainer: Trainer, figures: dict[str, float]) -> None:
         """The figures of an epoch, for TensorBoard."""
         with SummaryWriter(str(self.out / "tensorboard")) as writer:
-            for name, value in figures.items():
-                if name != "epoch":
-                    writer.add_scalar(name, value, trainer.epoch)
-            writer.add_scalar("lr", self.optimizer.param_groups[0]["lr"], trainer.epoch)
+            writer(trainer, figures)
 
     def train(self) -> None:
         """Run to the end."""

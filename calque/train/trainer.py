@@ -9,7 +9,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,14 @@ from calque.train.checkpoints import Checkpoints
 from calque.train.losses import LossLog
 
 MOST_REPLAYED = 2000  # steps that are done again to find where a NaN came from
+
+
+Follower = Callable[["Trainer", dict[str, float]], None]  # what is called with the figures of an epoch
+
+
+def _listed(followers: Any) -> Sequence[Any]:
+    """What is called after every epoch."""
+    return followers if isinstance(followers, list | tuple) else [] if followers is None else [followers]
 
 
 class Stopped(SystemExit):
@@ -70,9 +78,9 @@ class Trainer:
     amp: "bfloat16" or "float16" for forward and loss under autocast (float16 with a GradScaler). metrics: functions (outputs, targets) -> the mean
     over a batch. monitor: which of the figures of an epoch decides about the best checkpoints and early stopping, and mode: "min" or "max" is better.
     patience: epochs without a better one before it stops. keep: how many of the best checkpoints stay. save_every: updates between checkpoints inside
-    an epoch; default: at its end only. on_epoch(trainer, figures): called after every epoch. quiet: prints nothing. wait: False
-    writes checkpoints in another thread while training goes on. config: options of yours, kept in
-    checkpoints; one with others is refused.
+    an epoch; default: at its end only. on_epoch(trainer, figures): called after every epoch; a function, a logger
+    of `calque.monitor` (they are such functions), or a list of them. quiet: prints nothing. wait: False writes checkpoints in another thread while
+    training goes on. config: options of yours, kept in checkpoints; one with others is refused.
 
     A loss that is NaN or infinite ends training with NonFiniteError, which names the operation and its line: the step is done once more in checked
     mode, from the last checkpoint. A checkpoint that cannot be written (a full disk) is a warning; training goes on.
@@ -90,7 +98,7 @@ class Trainer:
         self, model: Any, optimizer: Any, loss_fn: Callable[[Any, Any], Any], *, folder: str | os.PathLike[str], scheduler: Any = None,
         schedule: str = "epoch", accumulate: int = 1, max_norm: float | None = None, amp: str | None = None,
         metrics: dict[str, Callable[[Any, Any], Any]] | None = None, monitor: str = "", mode: str = "min", patience: int | None = None, keep: int = 3,
-        save_every: int | None = None, on_epoch: Callable[["Trainer", dict[str, float]], None] | None = None, quiet: bool = False,
+        save_every: int | None = None, on_epoch: Follower | Sequence[Follower] | None = None, quiet: bool = False,
         config: dict[str, Any] | None = None, wait: bool = True,
     ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module) or not callable(loss_fn):
@@ -101,6 +109,8 @@ class Trainer:
         for name, value in (("accumulate", accumulate), ("patience", patience), ("save_every", save_every)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ArgumentError(f"[Trainer] expected {name} to be an integer >= 1, got {shown(value)}")
+        if not all(map(callable, _listed(on_epoch))):
+            raise DTypeError(f"[Trainer] expected on_epoch as a function, a logger or a list of them, got {shown(on_epoch)}")
         for name, word, words in (("schedule", schedule, ("epoch", "step")), ("amp", amp, (None, "bfloat16", "float16"))):
             if word not in words:
                 raise ArgumentError(f"[Trainer] expected {name} to be one of {words}, got {shown(word)}")
@@ -266,8 +276,8 @@ class Trainer:
         for meter in self.meters.values():
             meter.reset()
         self._stop_early()
-        if self.on_epoch is not None:
-            self.on_epoch(self, figures)
+        for follow in _listed(self.on_epoch):
+            follow(self, figures)
         self.save(figures[self.monitor], last=bool(self.stopped) or self.epoch >= self._epochs)
         return figures
 
