@@ -151,6 +151,10 @@ class Face(ModuleType):
             getattr(self, name)
         return _names(self)
 
+    def __reduce__(self) -> Any:
+        """By its name: libraries hash functions by what they would pickle of them, and dill knows modules of Python's own class alone."""
+        return importlib.import_module, (self.__name__,)
+
     def find(self, name: str) -> Any:
         """The value of a name, or `NOTHING`."""
         path = self.__name__

@@ -1,10 +1,10 @@
 """Datasets, samplers and the loader that turns them into batches; names as in `torch.utils.data`.
 
-`files` are data sets on files, `remote` the copies of files at addresses. `dataset` and `sampler` say what there is and in which order, `collate`
-how samples become a batch, `fetch` loads one batch, and `loader` is what users see of a pass (`passes`). Batches come ahead of time from threads
-(`workers`) or processes: `processes` is the side of the loader, `worker_process` the other side, `payload` what goes there and `transport` how
-batches come back. `streams` are the random numbers of samples, `pace` what limits a loop. `random_source` and `convert` are the only doors to other
-random numbers and to tensors.
+`files` are data sets on files, `hugging_face` streams of the package `datasets`, `remote` the copies of files at addresses. `dataset` and `sampler`
+say what there is and in which order, `collate` how samples become a batch, `fetch` loads one batch, and `loader` is what users see of a pass
+(`passes`). Batches come ahead of time from threads (`workers`) or processes: `processes` is the side of the loader, `worker_process` the other side,
+`payload` what goes there and `transport` how batches come back. `streams` are the random numbers of samples, `pace` what limits a loop.
+`random_source` and `convert` are the only doors to other random numbers and to tensors.
 """
 
 import importlib

@@ -96,10 +96,10 @@ class _Collator:
         return (
             (Tensor, self.tensors),
             (np.ndarray, self.arrays),
+            (str | bytes, lambda batch, _: batch),  # NumPy's, too
             (np.generic, self.arrays),
             (float, self.numbers),
             (int, self.numbers),
-            (str | bytes, lambda batch, _: batch),
             (Mapping, self.mappings),
             (tuple, self.tuples),
             (Sequence, self.sequences),

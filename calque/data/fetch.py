@@ -10,6 +10,7 @@ from calque.base.errors import DataError
 from calque.data.collate import collate, default_collate
 from calque.data.convert import rows
 from calque.data.dataset import Subset, TensorDataset
+from calque.data.hugging_face import part_of_worker
 from calque.data.streams import begin, mixed
 from calque.data.worker_info import get_worker_info
 
@@ -121,7 +122,7 @@ class StreamFetcher:
     def take(self) -> Any:
         try:
             if self.iterator is None:
-                self.iterator = iter(self.dataset)
+                self.iterator = iter(part_of_worker(self.dataset))
             sample = END if self.ended else next(self.iterator, END)
         except Exception as error:
             error.add_note(f"[DataLoader] raised by {_name(self.dataset)}.__iter__ at sample index {self.count}{_where()}")

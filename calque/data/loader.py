@@ -12,8 +12,9 @@ from typing import Any, Generic, TypeVar
 from calque.base.errors import ArgumentError, CheckpointError, DTypeError, WorkerError
 from calque.base.text import shown
 from calque.data.collate import default_collate, default_convert
-from calque.data.dataset import Dataset, IterableDataset, Subset, TensorDataset, size_of
+from calque.data.dataset import Dataset, Subset, TensorDataset, size_of
 from calque.data.fetch import IndexFetcher, StreamFetcher
+from calque.data.hugging_face import is_stream
 from calque.data.pace import ENOUGH, MEASURED, Pace
 from calque.data.passes import Progress, SerialPass, WorkerPass, begun
 from calque.data.random_source import position, require_generator
@@ -29,8 +30,8 @@ _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "per
 class DataLoader(Generic[T_co]):
     """Batches of a dataset, with PyTorch's signature.
 
-    `dataset` has `__getitem__` and `__len__`, or is an IterableDataset. `batch_size=None` gives single samples. `shuffle` and
-    `sampler` exclude each other, and `batch_sampler` excludes both and `batch_size` and `drop_last`. The order of a shuffled
+    `dataset` has `__getitem__` and `__len__`, or is an IterableDataset, ours or that of the package `datasets`. `batch_size=None` gives single
+    samples. `shuffle` and `sampler` exclude each other, and `batch_sampler` excludes both and `batch_size` and `drop_last`. The order of a shuffled
     loader is a function of `generator`, or of `calque.manual_seed`, alone; batches are the same for every `num_workers`.
 
     `num_workers` load `prefetch_factor` batches each ahead of the loop (default 2). "auto" measures a few batches and takes as many as the loop needs
@@ -90,7 +91,7 @@ class DataLoader(Generic[T_co]):
         self.generator = generator
         self.persistent_workers = persistent_workers
         self.in_order = in_order
-        self.streamed = isinstance(dataset, IterableDataset)
+        self.streamed = is_stream(dataset)
         _check_order(self.streamed, batch_size, shuffle, sampler, batch_sampler, drop_last)
         if not self.streamed:
             _check_dataset(dataset, needs_length=sampler is None and batch_sampler is None)
