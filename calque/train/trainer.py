@@ -131,6 +131,8 @@ class Trainer:
         self._loaded = False  # whether this state came from a checkpoint
         self._drained = False  # whether this epoch has no more batches: a loader whose pass is over would begin another one
         self._unread: tuple[int, Any] | None = None
+        self._passes = 0  # backward passes of this object
+        self._kept = False  # whether gradients that stay were told of
 
     # -------------------------------------------------------------------------------------------------------------- one step
 
@@ -148,6 +150,9 @@ class Trainer:
         sizes = [len(batch[-1]) if isinstance(batch, list | tuple) else 1 for batch in group]
         total, mean = sum(sizes), None
         self.optimizer.zero_grad()
+        if self._passes and self.step < 2:  # once an epoch: parameters may be thawed between two
+            self._look_for_kept()
+        self._passes += len(group)
         for batch, size in zip(group, sizes):
             loss, outputs, targets = self.forward(batch)
             part = loss if len(group) == 1 else loss * (size / total)
@@ -171,6 +176,22 @@ class Trainer:
         self.step += 1
         self.updates += 1
         return mean
+
+    def _look_for_kept(self) -> None:
+        """Warn once of gradients that `zero_grad` has left: each update would add to those of the updates before.
+
+        Values are read, because zeros may be left as well, of gradients that are there; in most runs there are none.
+        """
+        left = [] if self._kept else [(name, p.grad) for name, p in self.model.named_parameters() if p.grad is not None]
+        names = [name for name, grad in left if bool(((grad.to_dense() if grad.is_sparse else grad) != 0).any())]
+        if names:
+            self._kept = True
+            some = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
+            warn_user(
+                f"[Trainer] expected no gradients before the backward passes of an update (accumulate={self.accumulate}), got those of "
+                f"{self._passes} earlier ones in {len(names)} parameters ({some}), which optimizer.zero_grad() does not forget; hand them to the "
+                "optimizer, or freeze them with calque.train.freeze"
+            )
 
     # -------------------------------------------------------------------------------------------------------------- the loop
 
