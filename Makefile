@@ -47,7 +47,7 @@ $(VENV)-clients/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)-clients
 	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,vision]' transformers einops psutil scikit-learn lightning-utilities requests einx sympy cloudpickle loguru \
 		orjson h5py tabulate termcolor portalocker yacs gymnasium matplotlib pandas PyWavelets 'setuptools<80' opt_einsum packaging tqdm \
-		configmypy zencfg
+		configmypy zencfg datasets wandb mlflow-skinny
 	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps torchmetrics accelerate timm peft diffusers lightning pytorch-lightning sentence-transformers \
 		x-transformers torch-einops-utils ema-pytorch rotary-embedding-torch \
 		kornia kornia_rs pytorch-metric-learning torchdiffeq torch-optimizer pytorch-ranger pytorch_optimizer torchsummary entmax pytorch-tabnet gpytorch linear_operator skorch \
@@ -59,7 +59,7 @@ $(VENV)-clients/.installed: pyproject.toml Makefile
 	@touch $@
 
 clients: $(VENV)-clients/.installed  ## libraries written for PyTorch (transformers, einops, ...) on Calque, against PyTorch's results
-	$(VENV)-clients/bin/python -m pytest --slow -n 0 tests/clients $(PYTEST_ARGS)
+	$(VENV)-clients/bin/python -m pytest --slow -n 0 tests/clients tests/data/test_hugging_face.py tests/monitor/test_loggers.py $(PYTEST_ARGS)
 
 examples: $(VENV)/.installed-demo  ## the PyTorch programs of examples/ through `calque run` (EXAMPLES_ARGS="--steps 50")
 	@for program in $$(grep -l __main__ $$(grep -l "^import torch" examples/*.py)); do \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,13 @@ TOLERANCE = 2e-4  # of float32, for gradients that are sums over all places of a
 def transformers() -> Any:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     return pytest.importorskip("transformers")
+
+
+def saved(state: dict[str, Any], folder: Path, **config: Any) -> Path:
+    """A folder as older versions of transformers wrote it: a pickle of PyTorch."""
+    torch.save(state, folder / "pytorch_model.bin")
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
 
 
 def compare(ours: Any, theirs: Any, out: Any, expected: Any, rename: Any = lambda name: name) -> None:
@@ -53,7 +61,8 @@ def test_gpt_is_that_of_transformers(tmp_path: Path, masked: bool) -> None:
     torch.manual_seed(0)
     sizes = {"n_embd": 16, "n_head": 4, "n_layer": 3, "vocab_size": 11, "n_positions": 8, "n_inner": 24, "bos_token_id": 0, "eos_token_id": 0}
     theirs = hub.GPT2LMHeadModel(hub.GPT2Config(**sizes, initializer_range=0.3)).eval()
-    theirs.save_pretrained(tmp_path)
+    theirs.save_pretrained(tmp_path, max_shard_size="5KB" if masked else "5GB")
+    assert (tmp_path / "model.safetensors.index.json").exists() == masked
     ours = models.gpt2(weights=tmp_path).eval()
     assert {k: tuple(v.shape) for k, v in ours.state_dict().items()} == {k: tuple(v.shape) for k, v in theirs.state_dict().items()}
     mask = MASK if masked else None
@@ -110,11 +119,14 @@ def test_the_lstm_is_that_of_the_example(tied: bool) -> None:
 
 
 @pytest.mark.parametrize("mask", [None, MASK])
-def test_gpt_is_its_text_in_pytorch(mask: Any) -> None:
+def test_gpt_is_its_text_in_pytorch(tmp_path: Path, mask: Any) -> None:
     """The same model in PyTorch's own words, without transformers: scores, and the gradient of each parameter."""
     calque.manual_seed(0)
-    ours = models.GPT(11, 8, 16, 2, 4, initializer_range=0.3).eval()
-    weights = {name: torch.tensor(p.detach().numpy().copy(), requires_grad=True) for name, p in ours.named_parameters()}
+    drawn = models.GPT(11, 8, 16, 2, 4, initializer_range=0.3)
+    weights = {name: torch.tensor(p.detach().numpy().copy(), requires_grad=True) for name, p in drawn.named_parameters()}
+    folder = saved({name.removeprefix("transformer."): w.detach() for name, w in weights.items()}, tmp_path, model_type="gpt2", vocab_size=11,
+                   n_positions=8, n_embd=16, n_layer=2, n_head=4)  # fmt: skip
+    ours = models.gpt2(weights=folder).eval()
 
     def norm(x: Any, name: str) -> Any:
         return torch.nn.functional.layer_norm(x, (16,), weights[f"transformer.{name}.weight"], weights[f"transformer.{name}.bias"])

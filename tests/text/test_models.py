@@ -171,7 +171,14 @@ def test_a_folder_gives_sizes_and_weights_of_gpt(tmp_path: Path) -> None:
     old = {key.removeprefix("transformer."): value for key, value in model.transformer.state_dict().items()}
     calque.save({**old, "h.0.attn.bias": calque.ones(1, 1, 8, 8), "h.1.attn.masked_bias": calque.tensor(-1e4)}, tmp_path / "old.pt", format="pt")
     assert same(model, models.gpt2(weights=tmp_path / "old.pt", **SIZES))
+    assert same(model, models.gpt2(weights=folder / "model.safetensors", **SIZES))
+    (folder / "config.json").write_text('{"n_layer": 7, "model_type": "something of the user"}')  # beside a single file it may be anybody's
+    assert same(model, models.gpt2(weights=folder / "model.safetensors", **SIZES))
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2", **SIZES}))
+    calque.save(calque.load(folder / "model.safetensors"), folder / "model.safetensors.index.json", shard_size=1024)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    assert same(model, models.gpt2(weights=folder))
+    (folder / "model.safetensors.index.json").unlink()
     assert same(model, models.gpt2(weights=str(folder)))
 
     state = dict(model.state_dict())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from calque import nn
 from calque.base.errors import ArgumentError, CheckpointError, DTypeError, ShapeError
 from calque.base.text import shown, type_name
 from calque.functional.common import is_tensor
-from calque.io.weights import file_of, read_weights
+from calque.io.weights import file_of, is_place, read_weights
 from calque.observe.source import warn_user
 from calque.tensor import Tensor
 
@@ -90,7 +91,10 @@ def maker(name: str, kinds: Mapping[str, Any], hub: str, sizes: dict[str, Any], 
         if weights is None:
             return kind(**{**sizes, **options})
         file = file_of(name, hub if isinstance(weights, str) and weights == "DEFAULT" else weights, "'DEFAULT'")
-        model = kind(**{**sizes, **settings_beside(name, file, kind, kind._ONLY), **options})
+        # What lies beside a single file may be anybody's: only folders and the hub's belong together.
+        together = os.path.isdir(weights) or not (is_place(weights) or "://" in weights)
+        told = settings_beside(name, file, kind, kind._ONLY) if together else {}
+        model = kind(**{**sizes, **told, **options})
         put(model, kind._renamed(read_weights(name, file)), kind._HEADS, name)
         return model
 
@@ -99,7 +103,8 @@ def maker(name: str, kinds: Mapping[str, Any], hub: str, sizes: dict[str, Any], 
 
     weights: None, which draws them; a file (`.safetensors`, `.calque`, `.pt`, `.bin`); a folder that `save_pretrained` of transformers has written;
     an address whose file's name ends in its hash; owner/name of the Hugging Face Hub, fetched by its client before; or "DEFAULT", which is {hub!r} of
-    it. A `config.json` beside the weights gives the sizes; options win. head: {" or ".join(map(repr, kinds))}. Other options are those of the class.
-    Raises CheckpointNotFoundError, which says where the file has to be, where nothing can be fetched, and StateDictError for other names or shapes.
+    it. The `config.json` of a folder, or of the hub, gives the sizes; options win. head: {" or ".join(map(repr, kinds))}. Other options are those of
+    the class. Raises CheckpointNotFoundError, which says where the file has to be, where nothing can be fetched, and StateDictError for other names or
+    shapes.
     """
     return make
