@@ -104,7 +104,7 @@ def maker(name: str, kinds: Mapping[str, Any], hub: str, sizes: dict[str, Any], 
     weights: None, which draws them; a file (`.safetensors`, `.calque`, `.pt`, `.bin`); a folder that `save_pretrained` of transformers has written;
     an address whose file's name ends in its hash; owner/name of the Hugging Face Hub, fetched by its client before; or "DEFAULT", which is {hub!r} of
     it. The `config.json` of a folder, or of the hub, gives the sizes; options win. head: {" or ".join(map(repr, kinds))}. Other options are those of
-    the class. Raises CheckpointNotFoundError, which says where the file has to be, where nothing can be fetched, and StateDictError for other names or
-    shapes.
+    the class. Raises CheckpointNotFoundError, which says where the file has to be, where nothing can be fetched, and StateDictError for other names
+    or shapes.
     """
     return make
