@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +15,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import described, nearest, shown, type_name
 from calque.data import DataLoader, TensorDataset
 from calque.nn.utils import parametrize
+from calque.text.models import Conv1D
 
 __all__ = [
     "LoadReport", "cached_features", "finetune", "freeze", "load_partial", "lora", "lora_state_dict", "merge_lora", "parameter_groups",
@@ -261,7 +263,9 @@ def lora(model: Any, rank: int = 8, alpha: float = 16.0, targets: Callable[[str]
     """Freeze the model and add a trainable product of two thin matrices to linear layers: few numbers learn. The paths of these layers.
 
     rank: of the product. alpha: it is multiplied by alpha / rank. targets: ends of the paths of layers, such as ["q_proj", "v_proj"], or a function
-    of the path; default: every linear layer. `lora_state_dict` are the numbers that learn, `merge_lora` adds them to the weights for good.
+    of the path; default: every linear layer (those of GPT-2, `Conv1D`, too) but those whose weight another module has as well: the last layer of many
+    language models has that of the first one, which must not move with it. Such a layer as a target raises ArgumentError. `lora_state_dict` are the
+    numbers that learn, `merge_lora` adds them to the weights for good.
 
     >>> model = calque.nn.Sequential(calque.nn.Linear(8, 8), calque.nn.ReLU(), calque.nn.Linear(8, 2))
     >>> calque.train.lora(model, rank=2, targets=["0"])
@@ -273,9 +277,14 @@ def lora(model: Any, rank: int = 8, alpha: float = 16.0, targets: Callable[[str]
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
         raise ArgumentError(f"[lora] expected rank to be an integer >= 1, got {shown(rank)}")
     wanted = targets if callable(targets) else (lambda path: targets is None or any(path == t or path.endswith("." + t) for t in targets))
-    layers = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, nn.Linear) and wanted(path)]
+    linear = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, nn.Linear | Conv1D)]
+    owners = Counter(id(p) for module in model.modules() for p in module._parameters.values())
+    tied = [path for path, layer in linear if owners[id(layer.weight)] > 1]
+    if targets is not None and (wrong := [path for path in tied if wanted(path)]):
+        raise ArgumentError(f"[lora] expected layers with weights of their own, got {wrong}, whose weight another module has too; leave them out")
+    layers = [(path, layer) for path, layer in linear if path not in tied and wanted(path)]
     if not layers:
-        known = [path for path, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+        known = [path for path, _ in linear if path not in tied]
         raise ArgumentError(f"[lora] expected targets that name linear layers, got {shown(targets)}; there are {known[:12]}")
     for parameter in model.parameters():
         parameter.requires_grad_(False)

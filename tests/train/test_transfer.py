@@ -12,6 +12,7 @@ import pytest
 import calque
 from calque import nn
 from calque.data import DataLoader, TensorDataset
+from calque.text.models import GPT
 from calque.train import (
     cached_features,
     finetune,
@@ -153,6 +154,21 @@ def test_low_rank_adapters() -> None:
         lora(model, targets=["q"])
     with pytest.raises(ValueError, match="rank to be an integer >= 1, got 0"):
         lora(model, rank=0)
+
+
+def test_low_rank_adapters_of_a_language_model_leave_tied_weights_alone() -> None:
+    model = GPT(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=2).eval()
+    words = calque.tensor([[3, 1, 4, 1, 5]])
+    layers = lora(model, rank=2)
+    assert layers == [f"transformer.h.0.{name}" for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")]
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            nn.init.normal_(parameter, std=0.1)
+    learned = model(words)
+    merge_lora(model)
+    assert calque.allclose(model(words), learned, rtol=1e-4, atol=1e-5) and model.lm_head.weight is model.transformer.wte.weight
+    with pytest.raises(ValueError, match=r"expected layers with weights of their own, got \['lm_head'\], whose weight another module has too"):
+        lora(GPT(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=2), targets=["lm_head", "c_attn"])
 
 
 def test_rates_fall_towards_the_input_and_features_are_cached() -> None:
