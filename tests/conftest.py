@@ -112,7 +112,7 @@ def _ctrl_c_arrives() -> None:
 
 # Folders whose tests ask what values are: there small operations are computed where they are written, as for users (`calque/record/novel.py`). All
 # others ask what is recorded, planned and compiled, with tensors of a few numbers.
-AS_USERS = {"oracle", "functional", "nn", "optim", "conformance", "distributions", "vision", "audio", "native"}
+AS_USERS = {"oracle", "functional", "nn", "optim", "conformance", "distributions", "vision", "text", "audio", "native"}
 # Files there that ask the same.
 RECORDED = {"test_replay.py", "test_arithmetic.py", "test_bad_numbers.py", "test_parametrize.py", "test_every_device.py"}
 

@@ -150,3 +150,30 @@ def test_gpt_is_its_text_in_pytorch(tmp_path: Path, mask: Any) -> None:
             return weights.items()
 
     compare(ours, Named(), [ours(calque.tensor(WORDS), None if mask is None else calque.tensor(mask))], [expected])
+
+
+def test_a_layer_of_bert_is_pytorchs_encoder_layer() -> None:
+    """Without transformers: attention with a mask, norms behind the sums, GELU as it is, and the gradients of both."""
+    calque.manual_seed(0)
+    ours = models.BERT(11, 16, 1, 4, 24, max_position_embeddings=8, initializer_range=0.3).eval()
+    theirs = torch.nn.TransformerEncoderLayer(16, 4, 24, dropout=0.0, activation="gelu", layer_norm_eps=1e-12, batch_first=True)
+    named = {name: torch.tensor(value.numpy().copy()) for name, value in ours.encoder["layer"][0].state_dict().items()}
+    state = {
+        f"self_attn.in_proj_{kind}": torch.cat([named[f"attention.self.{part}.{kind}"] for part in ("query", "key", "value")])
+        for kind in ("weight", "bias")
+    }
+    places = {"attention.output.dense": "self_attn.out_proj", "attention.output.LayerNorm": "norm1", "intermediate.dense": "linear1",
+              "output.dense": "linear2", "output.LayerNorm": "norm2"}  # fmt: skip
+    for place, name in places.items():
+        state |= {f"{name}.{kind}": named[f"{place}.{kind}"] for kind in ("weight", "bias")}
+    theirs.load_state_dict(state)
+    x = ours.embeddings(calque.tensor(WORDS), None, None).detach().requires_grad_()
+    y = torch.tensor(x.detach().numpy().copy(), requires_grad=True)
+    out = ours.encoder["layer"][0](x, calque.tensor(MASK)[:, None, None, :] != 0)
+    expected = theirs(y, src_key_padding_mask=torch.tensor(MASK) == 0)
+    close(out, expected, "layer", TOLERANCE)
+    weights = np.random.default_rng(1).uniform(-1, 1, (2, 6, 16)).astype(np.float32)
+    (out * calque.tensor(weights)).sum().backward()
+    (expected * torch.tensor(weights)).sum().backward()
+    close(x.grad, y.grad, "gradient", 5 * TOLERANCE)
+    close(ours.encoder["layer"][0].attention["self"].value.weight.grad, theirs.self_attn.in_proj_weight.grad[32:], "value", 5 * TOLERANCE)
