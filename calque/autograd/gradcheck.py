@@ -4,11 +4,13 @@ z = x + iy is d/dx + i d/dy."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from calque.autograd.api import grad
+from calque.autograd.engine import RuleNamespace
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, AutogradError
 from calque.base.layout import Layout
@@ -74,8 +76,39 @@ def _analytical(output: Tensor, x: Tensor) -> Array:
     return np.stack(columns, axis=1) if columns else np.zeros((size, 0))
 
 
-def _compare(function: Callable[..., Any], inputs: Sequence[Any], eps: float, atol: float, rtol: float) -> str:
-    """ "" or a description of the first difference."""
+def _forward(function: Callable[..., Any], inputs: Sequence[Any], position: int, batched: bool) -> list[Array]:
+    """The same matrices, one for each output, from forward mode: one input element at a time, or all by `vmap`."""
+    x = inputs[position]
+    wanted = [isinstance(out, Tensor) and out._requires_grad for out in _tuple(function(*inputs))]
+    fixed = [k.detach().requires_grad_(k._requires_grad) if isinstance(k, Tensor) else k for k in inputs]  # type: ignore[attr-defined]
+
+    def own(t: Tensor) -> tuple[Any, ...]:
+        arguments = [t if k == position else given for k, given in enumerate(fixed)]
+        return tuple(out for out, kept in zip(_tuple(function(*arguments)), wanted, strict=True) if kept)
+
+    def tangents(t: Tensor) -> tuple[Any, ...]:
+        return tuple(import_module("calque.autograd.transform.gradients").jvp(own, (fixed[position],), (t,))[1])
+
+    ones = np.eye(x._layout.numel * (1 + x._layout.dtype.is_complex))
+    basis = [_tensor(one, x._layout) for one in ones]
+    if batched:
+        together = import_module("calque.autograd.transform.vmap").vmap(tangents)(RuleNamespace.functional.stack(basis))
+        return [_values(t).reshape(len(ones), -1) for t in together]
+    rows = [[_values(t) for t in tangents(one)] for one in basis]
+    return [np.stack(column) for column in zip(*rows, strict=True)]
+
+
+def _together(output: Tensor, x: Tensor) -> Array:
+    """The matrix from one backward pass for all output elements."""
+    ones = np.eye(output._layout.numel * (1 + output._layout.dtype.is_complex))
+    given = RuleNamespace.functional.stack([_tensor(one, output._layout) for one in ones])
+    (g,) = grad(output, x, given, retain_graph=True, allow_unused=True, is_grads_batched=True)
+    size = x._layout.numel * (1 + x._layout.dtype.is_complex)
+    return np.zeros((size, len(ones))) if g is None else _values(g).reshape(len(ones), -1).T
+
+
+def _compare(function: Callable[..., Any], inputs: Sequence[Any], eps: float, atol: float, rtol: float, ways: Sequence[str]) -> str:
+    """ "" or a description of the first difference. `ways`: how derivatives are computed that are compared with differences."""
     outputs = _differentiable(function(*inputs))
     if not outputs:
         return ""
@@ -83,22 +116,33 @@ def _compare(function: Callable[..., Any], inputs: Sequence[Any], eps: float, at
         if not (isinstance(x, Tensor) and x._requires_grad) or x._layout.numel == 0:
             continue
         numerical = _numerical(function, inputs, position, eps)
-        for number, out in enumerate(outputs):
-            analytical = _analytical(out, x)
-            if not np.allclose(analytical, numerical[number], rtol=rtol, atol=atol, equal_nan=True):
-                worst = np.unravel_index(np.argmax(np.abs(analytical - numerical[number])), analytical.shape)
-                return (
-                    f"[gradcheck] Jacobian mismatch for output {number} with respect to input {position} (shape "
-                    f"{tuple(x._layout.shape)}), worst at "
-                    f"input element {worst[0]}, output element {worst[1]}: numerical {numerical[number][worst]:.8g}, analytical "
-                    f"{analytical[worst]:.8g}\nnumerical:\n{numerical[number]}\nanalytical:\n{analytical}"
-                )
+        for way in ways:
+            forward = _forward(function, inputs, position, way == "batched forward") if "forward" in way else []
+            for number, out in enumerate(outputs):
+                if out._layout.numel == 0:
+                    continue
+                analytical = forward[number] if forward else _together(out, x) if way == "batched backward" else _analytical(out, x)
+                if not np.allclose(analytical, numerical[number], rtol=rtol, atol=atol, equal_nan=True):
+                    worst = np.unravel_index(np.argmax(np.abs(analytical - numerical[number])), analytical.shape)
+                    return (
+                        f"[gradcheck] Jacobian mismatch for output {number} with respect to input {position} (shape "
+                        f"{tuple(x._layout.shape)}, {way} mode), worst at "
+                        f"input element {worst[0]}, output element {worst[1]}: numerical {numerical[number][worst]:.8g}, analytical "
+                        f"{analytical[worst]:.8g}\nnumerical:\n{numerical[number]}\nanalytical:\n{analytical}"
+                    )
     return ""
 
 
-def _only_backward(op: str, *wanted: bool | None) -> None:
-    if any(wanted):
-        raise ArgumentError(f"[{op}] expected checks of backward passes, got others: there is no forward mode, no vmap, no masked layout")
+def _ways(op: str, masked: bool | None, **wanted: bool) -> list[str]:
+    """The modes that are asked for."""
+    if masked:
+        raise ArgumentError(f"[{op}] expected masked=False, got True; sparse inputs are checked as dense ones: convert them with .to_dense()")
+    found = [name.replace("_", " ") for name, asked in wanted.items() if asked]
+    if not {"backward", "forward"} & set(found):
+        raise ValueError(f"[{op}] Expected at least one of check_forward_ad or check_backward_ad to be True, got neither; ask for one")
+    if "batched backward" in found and "backward" not in found or "batched forward" in found and "forward" not in found:
+        raise ValueError(f"[{op}] expected the plain check beside the batched one of the same mode, got {', '.join(found)}; ask for both")
+    return found
 
 
 def gradcheck(
@@ -123,15 +167,18 @@ def gradcheck(
 
     inputs: a tensor or a tuple of arguments; those that require gradients must be float64 or complex128. Every element is checked,
     whatever `fast_mode` says; gradients repeat bit by bit, so `nondet_tol` allows for nothing, and an undefined gradient is a gradient of zeros.
+    check_backward_ad, check_forward_ad: which modes are compared with the differences; check_batched_grad, check_batched_forward_grad: also for all
+    elements at once (`is_grads_batched`, `vmap`).
 
     >>> import calque
     >>> x = calque.tensor([0.5, 1.5], dtype=calque.float64, requires_grad=True)
     >>> calque.autograd.gradcheck(lambda t: t.sin() * t, (x,))
     True
     """
-    _only_backward("gradcheck", check_batched_grad, check_batched_forward_grad, check_forward_ad, masked)
-    if not check_backward_ad:
-        raise ArgumentError("[gradcheck] expected check_backward_ad=True, got False; there is nothing else to check")
+    ways = _ways(
+        "gradcheck", masked, backward=check_backward_ad, forward=check_forward_ad, batched_backward=check_batched_grad,
+        batched_forward=check_batched_forward_grad,
+    )  # fmt: skip
     arguments = _tuple(inputs)
     checked = [x for x in arguments if isinstance(x, Tensor) and x._requires_grad]
     if not checked:
@@ -143,7 +190,7 @@ def gradcheck(
             raise ValueError(
                 f"[gradcheck] expected float64 or complex128 inputs for central differences, got {x._layout.dtype!r}; convert with .double()"
             )
-    message = _compare(func, arguments, eps, atol, rtol)
+    message = _compare(func, arguments, eps, atol, rtol, ways)
     if message and raise_exception:
         raise GradcheckError(message)
     return not message
@@ -169,7 +216,7 @@ def gradgradcheck(
     masked: bool = False,
 ) -> bool:
     """As `gradcheck`, for the gradients of the gradients; `grad_outputs` default to random numbers."""
-    _only_backward("gradgradcheck", check_batched_grad, check_fwd_over_rev, not check_rev_over_rev, masked)
+    _ways("gradgradcheck", masked, backward=check_rev_over_rev, forward=check_fwd_over_rev, batched_backward=check_batched_grad)
     arguments = _tuple(inputs)
     outputs = _differentiable(func(*arguments))
     if grad_outputs is None:
@@ -191,4 +238,7 @@ def gradgradcheck(
         )
         return tuple(g for g in gradients if g is not None)
 
-    return gradcheck(first_order, (*arguments, *given), eps=eps, atol=atol, rtol=rtol, raise_exception=raise_exception)
+    return gradcheck(
+        first_order, (*arguments, *given), eps=eps, atol=atol, rtol=rtol, raise_exception=raise_exception, check_batched_grad=check_batched_grad,
+        check_forward_ad=check_fwd_over_rev, check_backward_ad=check_rev_over_rev,
+    )  # fmt: skip
