@@ -45,11 +45,15 @@ def _tensor(values: Array, view: Layout) -> Tensor:
 
 
 def _call(function: Callable[..., Any], inputs: Sequence[Any], position: int, values: Array) -> list[Array]:
-    """Values of the outputs with input `position` replaced."""
-    fresh = _tensor(values, inputs[position]._layout)
-    fresh._requires_grad = True
-    arguments = [fresh if k == position else x for k, x in enumerate(inputs)]
-    return [_values(out) for out in _differentiable(function(*arguments))]
+    """Values of the outputs where input `position` shows other values. It is the same object: a function may look at it without its arguments, as one
+    that calls a module does at parameters."""
+    x = inputs[position]
+    fresh, kept = _tensor(values, x._layout), (x._storage, x._layout, x._cache)
+    x._storage, x._layout, x._cache = fresh._storage, fresh._layout, None
+    try:
+        return [_values(out) for out in _differentiable(function(*inputs))]
+    finally:
+        x._storage, x._layout, x._cache = kept
 
 
 def _numerical(function: Callable[..., Any], inputs: Sequence[Any], position: int, eps: float) -> list[Array]:

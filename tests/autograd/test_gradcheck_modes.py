@@ -58,3 +58,14 @@ def test_what_cannot_be_asked_for() -> None:
         gradcheck(lambda x: x, (x,), check_batched_forward_grad=True)
     with pytest.raises(ValueError, match="masked"):
         gradcheck(lambda x: x, (x,), masked=True)
+
+
+def test_parameters_that_the_function_takes_from_elsewhere() -> None:
+    """`gradcheck(lambda x, *parameters: module(x), (x, *module.parameters()))`, as PyTorch's users write it."""
+    module = calque.nn.Sequential(calque.nn.Linear(3, 2), calque.nn.Tanh()).double()
+    before = [p.tolist() for p in module.parameters()]
+    assert gradcheck(lambda x, *_: module(x), (doubles(2, 3), *module.parameters()))
+    assert gradgradcheck(lambda x, *_: module(x), (doubles(2, 3), *module.parameters()))
+    assert [p.tolist() for p in module.parameters()] == before
+    scale = doubles(3)
+    assert not gradcheck(lambda x, s: x * scale.detach(), (doubles(3), scale), raise_exception=False)
