@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 from calque.autograd.engine import RuleNamespace, accumulate_grad, run_backward
+from calque.autograd.graph import shown
 from calque.autograd.passes import backward_again, gradients_again
 from calque.base.errors import ArgumentError, AutogradError, DTypeError, ShapeError, how_to_pass
 from calque.base.text import type_name
@@ -454,11 +455,12 @@ def _attach() -> None:
     attributes: dict[str, Any] = {
         "backward": _backward_method,
         "grad": property(_get_grad, _set_grad, _delete_grad, "Gradient accumulated by `backward`, or None."),
-        "grad_fn": property(lambda self: self._grad_fn, doc="Node of the autograd graph that made this tensor; None for a leaf."),
+        "grad_fn": property(lambda self: shown(self._grad_fn), doc="Node of the autograd graph that made this tensor; None for a leaf."),
         "requires_grad": property(
             lambda self: self._requires_grad, _assign_requires_grad, doc="Whether gradients are computed for it."
         ),
         "requires_grad_": set_requires_grad,
+        "_is_view": lambda self: self._base is not None,
         "is_leaf": property(
             lambda self: self._grad_fn is None, doc="Whether it was made by the user, not by a recorded operation."
         ),

@@ -15,6 +15,7 @@ import numpy as np
 
 from calque.autograd import template
 from calque.autograd.eager import Eager, leave, shown_back
+from calque.autograd.graph import PostHook, run_post_hooks
 from calque.autograd.moving import move
 from calque.base.errors import AutogradError, DTypeError, NonFiniteError, ShapeError
 from calque.base.layout import Layout
@@ -345,7 +346,8 @@ class _Pass:
             if self.stop and key in self.wanted:
                 self.collected[key] = gradient
                 continue
-            if node.hooks or node.retain is not None:
+            hooked = node.hooks or node.retain is not None
+            if hooked:
                 gradient = _run_hooks(node, gradient)
                 self.appends = template.at_once(state)
             if key in self.wanted:
@@ -356,6 +358,8 @@ class _Pass:
                 if node.number < oldest:  # the next call may come with another history
                     abort("differentiates through the history of an argument or of a tensor that it reaches")
                 gradients = self._gradients(state, node, gradient)
+                if hooked:
+                    gradients = run_post_hooks(node, gradients, gradient)
                 if RuleNamespace.check_nan:
                     _check_nan(node, gradients)
                 self._send_all(node.next, gradients)
@@ -503,7 +507,8 @@ def _run_hooks(node: GradNode, gradient: Any) -> Any:
     if node.hooks:
         abort("runs a hook of a tensor")
         for hook in list(node.hooks.values()):
-            gradient = _after_hook(hook, gradient)
+            if hook.__class__ is not PostHook:
+                gradient = _after_hook(hook, gradient)
     if node.retain is not None:
         t = node.retain()
         if t is not None:

@@ -10,6 +10,9 @@ from calque.base.layout import Layout
 from calque.observe.source import line_of
 
 
+_PYTORCHS = {"copy": "clone"}  # operations that another one of PyTorch's is recorded as
+
+
 class GradNode:
     """One node of the autograd graph. `next[i]` is where operand i's gradient goes: a GradNode, a leaf Tensor, or None.
 
@@ -29,7 +32,7 @@ class GradNode:
 
     def name(self) -> str:
         """PyTorch's name of the node, e.g. `MulBackward0`."""
-        parts = self.edge.op.name.split("_")
+        parts = _PYTORCHS.get(self.edge.op.name, self.edge.op.name).split("_")
         return "".join(p.capitalize() for p in parts) + "Backward0"
 
     @property
@@ -37,11 +40,6 @@ class GradNode:
         """Source line of the forward operation."""
         result: str = self.edge.line
         return result
-
-    @property
-    def next_functions(self) -> tuple[tuple[Any, int], ...]:
-        """PyTorch's view of the graph."""
-        return tuple((t, 0) for t in self.next)
 
     def __repr__(self) -> str:
         return f"<{self.name()}>"

@@ -42,7 +42,7 @@ def test_the_graph_is_not_kept_alive() -> None:
     meter = AverageMeter("loss")
     weight = calque.ones(3, requires_grad=True)
     loss = (weight * 2).sum()
-    node = weakref.ref(loss.grad_fn)
+    node = weakref.ref(loss._grad_fn)
     meter.update(loss)
     del loss
     gc.collect()

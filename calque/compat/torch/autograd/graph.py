@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from calque.autograd.graph import Node
 from calque.compat.refused import refused
-from calque.record.nodes import GradNode as Node
 
 __all__ = ["Node", "disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]
 
