@@ -55,7 +55,7 @@ $(VENV)-clients/.installed: pyproject.toml Makefile
 		torch-dct torchattacks monai torch_geometric botorch pyro-ppl snntorch nystrom-attention local-attention pytorch-tcn efficientnet_pytorch torchquad pytorch-warmup schedulefree \
 		tensorly \
 		torchinfo thop fvcore iopath torch-pruning backpack-for-pytorch unfoldNd einconv curvlinops-for-pytorch laplace-torch pytorch_wavelets nflows \
-		spikingjelly norse nir nirtorch neuraloperator tensorly-torch tensordict pyvers torchrl pfrl linformer gym gym-notices asdfghjkl
+		spikingjelly norse nir nirtorch neuraloperator tensorly-torch tensordict pyvers torchrl pfrl linformer torchviz graphviz gym gym-notices asdfghjkl
 	@touch $@
 
 clients: $(VENV)-clients/.installed  ## libraries written for PyTorch (transformers, einops, ...) on Calque, against PyTorch's results

@@ -1,4 +1,4 @@
-"""Sixteen more libraries written for PyTorch, as `libraries.py`: networks of spikes, curvature, containers of tensors, reinforcement learning."""
+"""Seventeen more libraries written for PyTorch, as `libraries.py`: networks of spikes, curvature, containers of tensors, reinforcement learning."""
 
 from __future__ import annotations
 
@@ -37,6 +37,14 @@ def torchinfo() -> Any:
 
     s = summary(small(), (2, 3, 8, 8), verbose=0)
     return [s.total_params, s.total_mult_adds, str(s).count("\n")]
+
+
+def torchviz() -> Any:
+    from torchviz import make_dot
+
+    m = small()
+    drawn = make_dot(m(wave(1, 3, 8, 8)), params=dict(m.named_parameters())).source
+    return [drawn.count("AccumulateGrad"), "ReluBackward0" in drawn, drawn.count("lightblue")]
 
 
 def thop() -> Any:
