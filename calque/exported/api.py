@@ -68,6 +68,8 @@ def export(
         made[name] = entry_of(_request(name, function, given, free, named), state)
         trains = any(isinstance(state.values.get(written), Parameter) for v in made[name].variants for written in v.writes)
         made[name].grad = made[name].grad and with_grad and not trains  # a step has used its graph
+        if not made[name].grad:
+            made[name].cuts, made[name].still = {}, ()
     for t in state.reached.tensors.values():  # what the model has and no entry uses, so that its state dicts fit
         if id(t._storage) in state.reached.of_model:
             state.name_of(t._storage, True, t._storage.layout)

@@ -17,7 +17,7 @@ from calque.base.dtypes import DType, dtype_by_name, int64
 from calque.base.errors import CheckpointError, UnsafeFileError
 from calque.exported import tree
 from calque.exported.extents import Extents
-from calque.exported.graph import SIGNS, Dim, Entry, Spec, Variant
+from calque.exported.graph import ALL, PARAMETERS, SIGNS, Dim, Entry, Spec, Variant
 from calque.exported.module import Exported
 from calque.exported.writing import MARK, VERSION
 from calque.functional.common import is_tensor
@@ -118,11 +118,27 @@ def _entry(data: dict[str, Any], values: dict[str, Any]) -> Entry:
     if data["arguments"][0] != "dict":
         raise ValueError("arguments without names")
     entry = Entry(data["name"], inputs, outputs, data["arguments"], data["results"], dims, data["grad"])
+    entry.cuts, entry.still = _cuts(data.get("cuts", {}), inputs), _still(data.get("still", []), len(outputs))
     for item in _list(data["variants"], dict):
         entry.variants.append(_variant(item, entry, values))
     if not entry.variants:
         raise ValueError("an entry without a program")
     return entry
+
+
+def _cuts(value: Any, inputs: tuple[Spec, ...]) -> dict[str, str]:
+    """Why there are no gradients; files that are older say nothing."""
+    known = {PARAMETERS, ALL, *(spec.name for spec in inputs)}
+    if not isinstance(value, dict) or not all(name in known and type(why) is str and len(why) <= _LONGEST for name, why in value.items()):
+        raise ValueError("gradients that are missing to something else than arguments")
+    return {name: "".join(c if c.isprintable() else " " for c in why) for name, why in value.items()}
+
+
+def _still(value: Any, count: int) -> tuple[int, ...]:
+    numbers = _list(value, int)
+    if not all(0 <= k < count for k in numbers):
+        raise ValueError("results without gradients that are none")
+    return tuple(numbers)
 
 
 def _spec(item: list[Any]) -> Spec:

@@ -25,6 +25,12 @@ from calque.record.recorder import Storage, local, recording_line
 from calque.tensor import Tensor, attach_node, wrap
 
 INPUT, CONSTANT, ADD, CAST = get("input"), get("constant"), get("add"), get("cast")
+MODEL, EVERY = 1, 2  # the leaves that stand for all parameters, and for all leaves; that of an argument is 4 << its number
+_MOVES = (VIEW, VIEW_AS, UPDATE, UPDATE_AS)
+
+
+def _line(line: str) -> str:
+    return line or "an unknown line"
 
 
 class Drawn(int):
@@ -153,8 +159,10 @@ class ExportFrame(Frame):
         self.inside: dict[int, Storage] = {}  # by id: what the function makes of Python data
         self.found_checks: list[Check] = []
         self.count_inputs = 0
-        self.reached: set[int] = set()  # nodes that depend on what requires a gradient, whatever was cut off
-        self.straight = False  # whether a gradient is one that no derivative of the nodes is
+        self.reached: dict[int, int] = {}  # by node: a bit for each leaf that it depends on (see `leaf`), whatever was cut off
+        self.cuts: dict[int, str] = {}  # by bit: why gradients to that leaf are none that derivatives of the nodes are
+        self.detached_at: dict[int, str] = {}  # by node: the line that detached it last
+        self.silent: set[int] = set()  # nodes that were recorded without gradients
 
     def __enter__(self) -> Any:
         state = local.state
@@ -175,9 +183,32 @@ class ExportFrame(Frame):
         """A new node."""
         self.nodes.append(Node(op, inputs, attrs, tuple(shape), dtype, recording_line()))
         number = len(self.nodes) - 1
-        if not self.reached.isdisjoint(inputs) and dtype.category >= 2 and (op.vjp or op in (VIEW, VIEW_AS, UPDATE, UPDATE_AS)):
-            self.reached.add(number)
+        leaves = 0
+        for k in inputs:
+            leaves |= self.reached.get(k, 0)
+        if leaves and dtype.category >= 2 and (op.vjp or op in _MOVES):
+            self.reached[number] = leaves
+            if op not in _MOVES and not local.state.grad:
+                self.silent.add(number)
         return number
+
+    def cut(self, leaves: int, why: str) -> None:
+        """Note that gradients to these leaves would be others than those of the nodes, if they are no gradients of the nodes already."""
+        for bit in (1 << k for k in range(leaves.bit_length()) if leaves >> k & 1):
+            self.cuts.setdefault(bit, why)
+
+    def _why_cut(self, node: int) -> str:
+        """What cut off the value that this node has, in words, with the line."""
+        seen = node
+        while True:
+            if seen in self.silent:
+                return f"computes without gradients (no_grad) at {_line(self.nodes[seen].line)}"
+            if seen in self.detached_at:
+                return f"cuts its graph with detach() at {_line(self.detached_at[seen])}"
+            before = [k for k in self.nodes[seen].inputs if k in self.reached]
+            if not before or self.nodes[seen].op not in _MOVES:
+                return f"uses a value without its gradient at {_line(user_line())}"
+            seen = before[-1]  # of an update: what was written
 
     def input(self, view: Layout) -> int:
         """One more input."""
@@ -191,7 +222,7 @@ class ExportFrame(Frame):
         found = self.handle(node, view)
         if requires_grad:
             found._requires_grad = True
-            self.reached.add(node)
+            self.reached[node] = 4 << self.nodes[node].attrs[0]
         return found
 
     def handle(self, node: int, view: Layout) -> Tensor:
@@ -234,7 +265,7 @@ class ExportFrame(Frame):
             found = self.node(VIEW, (found,), (turned, tuple([steps[d] for d in order]), 0), turned, view.dtype)
             found = self.node(VIEW, (found,), (tuple(whole.shape), contiguous_strides(tuple(whole.shape)), 0), whole.shape, view.dtype)
         if seen is not None and seen._requires_grad:
-            self.reached.add(found)  # whatever looks at it first: `w.detach()`, say
+            self.reached[found] = MODEL  # whatever looks at it first: `w.detach()`, say
         self.current[id(storage)], self.outside[id(storage)] = found, (storage, start)
         return found
 
@@ -302,9 +333,9 @@ class ExportFrame(Frame):
         for x, node in zip(operands, inputs, strict=True):
             if x.__class__ is not tuple and x._layout.dtype.category >= 2:
                 if x._requires_grad:
-                    self.reached.add(node)
+                    self.reached.setdefault(node, MODEL)
                 elif node in self.reached and local.state.grad and op.vjp and value.dtype.category >= 2:
-                    self.straight = True  # of the nodes, what `detach()` or `no_grad` has cut off would have a gradient
+                    self.cut(self.reached[node], self._why_cut(node))  # what was cut off would have a gradient of the nodes
         out = self.handle(self.node(op, inputs, attrs, value.shape, value.dtype), value)
         if local.state.grad and any(x.__class__ is not tuple and x._requires_grad for x in operands):
             edge = FrameEdge(self, op, attrs, value, layouts)
@@ -312,11 +343,26 @@ class ExportFrame(Frame):
         return out
 
     def by_formula(self, inputs: tuple[Tensor, ...], out: Tensor, backward: Callable[[Any], tuple[Any, ...]], straight: bool) -> Tensor:
-        self.straight = self.straight or straight
+        if straight:
+            leaves = self.reached.get(self.of(out), 0)
+            for x in inputs:
+                leaves |= self._leaves(x)
+            self.cut(leaves, f"lets gradients pass where they are not those of its operations, at {_line(user_line())}")
         return out
 
     def custom(self, cls: Any, args: tuple[Any, ...]) -> Any:
-        self.straight = self.straight or (not cls.__module__.startswith("calque.") and any(getattr(a, "_requires_grad", False) for a in args))
+        if not cls.__module__.startswith("calque.") and any(getattr(a, "_requires_grad", False) for a in args):
+            self.cut(EVERY, f"calls {cls.__name__}, an autograd.Function of its own, at {_line(user_line())}")  # whatever else it looks at
+
+    def _leaves(self, t: Any) -> int:
+        """The leaves that a value depends on. Nothing enters for that: the function may not use it."""
+        known = t._storage.trace is self or id(t._storage) in self.current
+        return self.reached.get(self.of(t), 0) if known else MODEL if t._requires_grad else 0
+
+    def detached(self, t: Tensor) -> Tensor:
+        if t._storage.trace is self or id(t._storage) in self.current or id(t._storage) in self.looks:
+            self.detached_at[self.of(t)] = user_line()
+        return super().detached(t)
 
     def twin(self, storage: Storage) -> Storage:
         return self.handle(self.base(storage), storage.layout)._storage

@@ -14,6 +14,7 @@ from calque.ir.program import Check, Node, Program
 from calque.ir.symint import Guarded, SymInt
 
 _TAKEN = {"nan", "inf", "f", *(d.name for d in EVERY)}
+PARAMETERS, ALL = "*parameters", "*"  # in `Entry.cuts`, where names of arguments stand
 _KEPT = 64  # rows of sizes for which a variant keeps the values of its expressions
 
 
@@ -125,7 +126,8 @@ class Variant:
 @dataclass(slots=True)
 class Entry:
     """One way to call an export. `arguments`, `results`: descriptions of the trees of what goes in and out, see `tree.py`; `dims`: the free sizes;
-    `grad`: whether results have a gradient."""
+    `grad`: whether results have a gradient; `cuts`: by name of an argument, or PARAMETERS, or ALL, why gradients to these would be others than the
+    function's, with the line; `still`: the numbers of results that have none."""
 
     name: str
     inputs: tuple[Spec, ...]
@@ -135,6 +137,15 @@ class Entry:
     dims: tuple[Dim, ...]
     grad: bool
     variants: list[Variant] = field(default_factory=list)
+    cuts: dict[str, str] = field(default_factory=dict)
+    still: tuple[int, ...] = ()
+
+    def without(self, tensors: Sequence[Any], state: Sequence[Any]) -> str:
+        """Why a call with these arguments and values has no gradient, although some of them require one: what cuts the graph; "" otherwise."""
+        wanted = [spec.name for spec, t in zip(self.inputs, tensors, strict=True) if t._requires_grad]
+        if any(t._requires_grad for t in state):
+            wanted.append(PARAMETERS)
+        return next((self.cuts[name] for name in (*wanted, *([ALL] if wanted else [])) if name in self.cuts), "")
 
     def sizes(self, tensors: Sequence[Any]) -> tuple[int, ...]:
         """The values of the free sizes for these arguments; raises where an argument does not fit."""

@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from calque.autograd.modes import no_grad
-from calque.base.errors import ExportError
+from calque.base.errors import AutogradError, ExportError
 from calque.base.text import shown
 from calque.exported import tree
 from calque.exported.graph import Entry
 from calque.exported.play import play
 from calque.exported.writing import save_exported
 from calque.functional.common import is_tensor
+from calque.functional.math import with_formula
 from calque.ir.text import format_program
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
 from calque.observe.source import warn_user
+from calque.record.recorder import local
 from calque.tensor import TENSOR_TYPES
 
 
@@ -110,12 +112,18 @@ class Exported(Module):
         variant, attributes = entry.variant(sizes)
         state = self.__dict__["_state"]
         held = [state[name][0][state[name][1]] for name in variant.reads]
-        if entry.grad:
+        count = len(entry.outputs)
+        why = entry.without(tensors, held) if entry.cuts and local.state.grad else ""
+        if entry.grad and not why:
             values = play(variant, attributes, [*tensors, *held])
+            for k in entry.still:
+                values[k] = values[k].detach()
         else:
             with no_grad():
                 values = play(variant, attributes, [*tensors, *held])
-        count = len(entry.outputs)
+        if entry.grad and why:
+            inputs = [*tensors, *held]
+            values[:count] = [v if k in entry.still else _without_gradient(entry.name, why, v, inputs) for k, v in enumerate(values[:count])]
         if variant.writes:
             with no_grad():
                 for name, value in zip(variant.writes, values[count:], strict=True):
@@ -194,6 +202,20 @@ class Exported(Module):
         """Write programs, parameters and buffers to one file, which `calque.load_exported` reads: the programs as text, in a safetensors file with a
         checksum for each tensor and for the rest. It holds no code; it appears under its name complete or not at all."""
         save_exported(self, f)
+
+
+def _without_gradient(entry: str, why: str, value: Any, inputs: list[Any]) -> Any:
+    """A result whose gradient is refused: that of the operations is not that of the function."""
+    if value._layout.dtype.category < 2 or any(value is x for x in inputs):
+        return value
+
+    def backward(_: Any) -> tuple[Any, ...]:
+        raise AutogradError(
+            f"[{entry}] expected a function whose gradients are those of its operations, got one that {why}; train the function that was exported, "
+            "or call the export under no_grad(), or with arguments and parameters that require none (requires_grad_(False))"
+        )
+
+    return with_formula("ExportedBackward0", tuple([x for x in inputs if x._requires_grad]), lambda: value, backward, straight=True)
 
 
 def owner_of(root: Module, name: str, mode: bool) -> tuple[Module, str]:

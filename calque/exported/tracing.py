@@ -15,13 +15,13 @@ from calque.base.layout import Layout, dense_layout
 from calque.exported import tree
 from calque.exported.counting import Counters
 from calque.exported.extents import Extents
-from calque.exported.frame import ExportFrame
-from calque.exported.graph import Dim, Entry, Spec, Variant, broken, pruned
+from calque.exported.frame import EVERY, MODEL, ExportFrame
+from calque.exported.graph import ALL, PARAMETERS, Dim, Entry, Spec, Variant, broken, pruned
 from calque.exported.names import Reached, Restored
 from calque.ir.program import Node
 from calque.ir.symint import SymInt
 from calque.ir.text import format_program
-from calque.record.recorder import Storage
+from calque.record.recorder import Storage, local
 from calque.tensor import wrap
 
 VARIANTS = 16  # of an entry
@@ -42,6 +42,13 @@ class State:
     by_content: dict[Any, str] = field(default_factory=dict)
     by_storage: dict[int, str] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)
+
+    def copy(self) -> State:
+        """Another one, for a run of which nothing is kept."""
+        return State(
+            self.reached, dict(self.values), dict(self.generators), dict(self.counted), set(self.constants), dict(self.by_content),
+            dict(self.by_storage), list(self.kept),
+        )  # fmt: skip
 
     def name_of(self, storage: Storage, written: bool, whole: Layout) -> str:
         """The name of a storage from outside. Those without one that are only read (tensors made of Python data) are constants; equal ones are one,
@@ -98,12 +105,14 @@ class Request:
 
 @dataclass(slots=True)
 class Traced:
-    """One run."""
+    """One run. `cuts`, `still`: see `Entry`."""
 
     variant: Variant
     outputs: tuple[Spec, ...]
     results: Any
     grad: bool
+    cuts: dict[str, str]
+    still: tuple[int, ...]
 
 
 def entry_of(request: Request, state: State) -> Entry:
@@ -123,9 +132,10 @@ def entry_of(request: Request, state: State) -> Entry:
             raise ExportError(_too_many(entry, dims, sizes))
         traced = _run_for(request, state, dims, inputs, sizes, entry)
         if not entry.variants:
-            entry.outputs, entry.results, entry.grad = traced.outputs, traced.results, traced.grad
+            entry.outputs, entry.results, entry.grad, entry.still = traced.outputs, traced.results, traced.grad, traced.still
         elif _kinds(traced.results, traced.outputs) != _kinds(entry.results, entry.outputs):
             raise ExportError(_other_results(entry, dims, sizes))
+        entry.cuts = traced.cuts | entry.cuts
         entry.variants.append(traced.variant)
         if not traced.variant.holds(sizes):
             raise ExportError(_unstable(request.name))
@@ -139,6 +149,7 @@ def _run_for(request: Request, state: State, dims: Sequence[Dim], inputs: Sequen
     try:
         traced = _run(request, state, dims, inputs, sizes)
         _compare(traced, _run(request, state, dims, inputs, sizes))
+        _look_at_gradients(traced, request, state, dims, inputs, sizes)
         return traced
     except ExportError:
         raise
@@ -152,6 +163,25 @@ def _run_for(request: Request, state: State, dims: Sequence[Dim], inputs: Sequen
         ) from error
     finally:
         before.put_back()
+
+
+def _look_at_gradients(traced: Traced, request: Request, state: State, dims: Sequence[Dim], inputs: Sequence[Spec], sizes: tuple[int, ...]) -> None:
+    """Find out whether the gradients to arguments that require none now are those of the nodes, by another run in which all of them do: what the
+    function cuts off from an argument can be seen only then."""
+    quiet = [spec.name for spec, (_, t) in zip(inputs, request.tensors, strict=True) if spec.dtype.category >= 2 and not t._requires_grad]
+    if not quiet or not local.state.grad or ALL in traced.cuts:
+        return
+    try:
+        other = _run(request, state.copy(), dims, inputs, sizes, True)
+    except Exception as error:  # of the function, whatever it is: arguments that require grad are not what it is exported for
+        why = {name: f"raises {type(error).__name__} for arguments that require grad ({error})" for name in quiet}
+    else:
+        why = {name: text for name, text in other.cuts.items() if name in quiet}
+        for leaf in (PARAMETERS, ALL):
+            if leaf in other.cuts and leaf not in traced.cuts:
+                why = dict.fromkeys(quiet, other.cuts[leaf]) | why
+        traced.grad, traced.still = traced.grad or other.grad, other.still
+    traced.cuts |= why
 
 
 def _sizes_of_trace(request: Request, dims: Sequence[Dim]) -> tuple[int, ...]:
@@ -185,12 +215,12 @@ def _points(dims: Sequence[Dim], first: tuple[int, ...]) -> list[tuple[int, ...]
     return list(dict.fromkeys([*alone, *corners, *small, *mixed]))
 
 
-def _run(request: Request, state: State, dims: Sequence[Dim], inputs: Sequence[Spec], sizes: tuple[int, ...]) -> Traced:
-    """Run the function once in a frame."""
+def _run(request: Request, state: State, dims: Sequence[Dim], inputs: Sequence[Spec], sizes: tuple[int, ...], every: bool = False) -> Traced:
+    """Run the function once in a frame. `every`: with all arguments that can requiring grad."""
     extents = Extents([d.symbol for d in dims], [d.range for d in dims], sizes)
     before, frame = Restored(state.reached), ExportFrame()
     try:
-        traced = _recorded(frame, request, state, extents, inputs, before)
+        traced = _recorded(frame, request, state, extents, inputs, before, every)
     finally:
         new = before.put_back(numbers=False)
     if new:
@@ -202,7 +232,9 @@ def _run(request: Request, state: State, dims: Sequence[Dim], inputs: Sequence[S
     return traced
 
 
-def _recorded(frame: ExportFrame, request: Request, state: State, extents: Extents, inputs: Sequence[Spec], before: Restored) -> Traced:
+def _recorded(
+    frame: ExportFrame, request: Request, state: State, extents: Extents, inputs: Sequence[Spec], before: Restored, every: bool
+) -> Traced:
     """The variant of one run. No value of it is left when this returns, unless the function keeps one."""
     dims = {d.name: d for by_axis in request.dims for d in by_axis.values()}
     symbols: dict[Any, Any] = {name: x * d.multiple for (name, d), x in zip(dims.items(), extents.free, strict=True)}
@@ -210,7 +242,7 @@ def _recorded(frame: ExportFrame, request: Request, state: State, extents: Exten
         given = []
         for spec, (_, example) in zip(inputs, request.tensors, strict=True):
             view = dense_layout(tuple([symbols[s] if isinstance(s, str) else s for s in spec.shape]), spec.dtype)
-            given.append(frame.argument(view, example._requires_grad and example._grad_fn is None))
+            given.append(frame.argument(view, example._requires_grad or (every and spec.dtype.category >= 2)))
         for names in state.reached.names.values():
             frame.looks[id(state.reached.tensors[names[0]]._storage)] = state.reached.tensors[names[0]]
         counters = Counters(frame, state.reached)
@@ -223,7 +255,7 @@ def _recorded(frame: ExportFrame, request: Request, state: State, extents: Exten
         found: list[tuple[str, Any]] = []
         description = tree.describe(result, "", found)
         nodes = [frame.of(t) for _, t in found]
-        return _traced(frame, state, extents, found, nodes, description, len(given))
+        return _traced(frame, state, extents, found, nodes, description, [spec.name for spec in inputs])
 
 
 def _look_for_effects(frame: ExportFrame, request: Request, given: Sequence[Any], before: Restored) -> None:
@@ -264,8 +296,9 @@ def _look_for_kept(frame: ExportFrame) -> None:
             )
 
 
-def _traced(frame: ExportFrame, state: State, extents: Extents, found: Any, nodes: list[int], description: Any, count: int) -> Traced:
+def _traced(frame: ExportFrame, state: State, extents: Extents, found: Any, nodes: list[int], description: Any, arguments: list[str]) -> Traced:
     """What was recorded, as a variant."""
+    count = len(arguments)
     reads: list[str] = []
     writes: list[str] = []
     inputs, outputs = list(range(count)), list(nodes)
@@ -300,7 +333,9 @@ def _traced(frame: ExportFrame, state: State, extents: Extents, found: Any, node
     specs = tuple(
         Spec(name or "output", t._layout.dtype, tuple([repr(s) if isinstance(s, SymInt) else s for s in t._layout.shape])) for name, t in found
     )
-    return Traced(variant, specs, description, not frame.straight and any(t._requires_grad for _, t in found))
+    names = {MODEL: PARAMETERS, EVERY: ALL} | {4 << k: name for k, name in enumerate(arguments)}
+    still = tuple([k for k, (_, t) in enumerate(found) if not t._requires_grad and t._layout.dtype.category >= 2])
+    return Traced(variant, specs, description, any(t._requires_grad for _, t in found), {names[bit]: why for bit, why in frame.cuts.items()}, still)
 
 
 def _merged(nodes: list[Node], same: dict[int, int]) -> list[Node]:

@@ -12,6 +12,7 @@ from calque.ir.text import format_program
 from calque.nn.parameter import Parameter
 
 MARK, VERSION = "calque.export", 1
+_LINE = re.compile(r"\S*[/\\]([^/\\\s]+:\d+)")  # of what `Entry.cuts` says
 _PATH = re.compile(r"  # (?:.*[/\\])?([^/\\]*)$", re.MULTILINE)
 
 
@@ -48,6 +49,8 @@ def _entry_data(entry: Entry) -> dict[str, Any]:
         "results": entry.results,
         "dims": [[d.name, d.min, d.max, d.multiple] for d in entry.dims],
         "grad": entry.grad,
+        "cuts": {name: _LINE.sub(r"\1", why) for name, why in entry.cuts.items()},
+        "still": list(entry.still),
         "variants": [_variant_data(v) for v in entry.variants],
     }
 

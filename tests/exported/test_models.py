@@ -78,7 +78,7 @@ def test_gradients_past_a_rounding_are_refused(way: str) -> None:
     exported = again(calque.export(model, x))
     assert apart(exported(x), model(x)) < 1e-6
     model(x).sum().backward()
-    with pytest.raises(AutogradError, match="does not require grad"):
+    with pytest.raises(AutogradError, match=r"lets gradients pass where they are not those of its operations, at \S*test_models.py:\d+"):
         exported(x).sum().backward()
 
 
@@ -106,6 +106,10 @@ def _through(x: Any) -> Any:
 CUT = {
     "detach": lambda x: x * x.detach(), "data": lambda x: x[:, 1:] * x.data[:, 1:], "no_grad": lambda x: x + _without(x), "Function": Rounding.apply,
 }  # fmt: skip
+SAID = {
+    "detach": r"cuts its graph with detach\(\)", "data": "uses a value without its gradient", "no_grad": r"computes without gradients \(no_grad\)",
+    "Function": "calls Rounding, an autograd.Function of its own,",
+}  # fmt: skip
 WHOLE = {"checkpoint": _through, "formulas": lambda x: calque.logaddexp(x, x.var(0)), "looked at": lambda x: (x * 2, x.detach() > 0)[0]}
 
 
@@ -127,7 +131,7 @@ def test_an_export_has_the_gradients_of_its_function_or_none(way: str) -> None:
     assert apart(exported(x), model(x)) < 1e-6
     model(x).sum().backward()
     if way in CUT:
-        with pytest.raises(AutogradError, match="does not require grad"):
+        with pytest.raises(AutogradError, match=SAID[way] + r" at test_models.py:\d+; train the function"):
             exported(x).sum().backward()
     else:
         exported(x).sum().backward()
@@ -155,8 +159,76 @@ def test_a_leaf_may_be_cut_off_before_it_is_used(cut: Any) -> None:
     x = calque.rand(3)
     for exported, inputs in ((calque.export(lambda x, w: x * cut(w) + w, (x, w)), (x, w)), (calque.export(Held(), x), (x,))):
         assert apart(exported(*inputs), x * cut(w) + w) < 1e-6
-        with pytest.raises(AutogradError, match="does not require grad"):
+        with pytest.raises(AutogradError, match=r"(detach\(\)|no_grad\)|its gradient) at \S*test_models.py:\d+; train the function"):
             exported(*inputs).sum().backward()
+
+
+def _line(function: Any, inside: int = 0) -> str:
+    return f"test_models.py:{function.__code__.co_firstlineno + inside}"
+
+
+ARGUMENTS = {
+    "detach": (lambda x: x * x.detach(), False), "no_grad": (lambda x: (x + _without(x)).sum(), False), "Function": (Rounding.apply, False),
+    "a part": (lambda x: x[:1] * x[1:].detach(), False), "whole": (lambda x: (x * 2).tanh(), True),
+    "asks": (lambda x: x * 2 if not x.requires_grad else x * x.detach(), False), "a result without": (lambda x: x * x.exp(), True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ARGUMENTS)
+def test_arguments_that_required_no_gradient_have_the_function_s_or_an_error(way: str) -> None:
+    """What was cut off from an argument is no part of the program: the derivative of the nodes came out."""
+    function, whole = ARGUMENTS[way]
+    exported = again(calque.export(function, calque.rand(3, 4)))
+    x, y = (calque.rand(3, 4, generator=calque.Generator().manual_seed(1)).requires_grad_() for _ in range(2))
+    assert not exported(x.detach()).requires_grad
+    with calque.no_grad():
+        assert not exported(x).requires_grad
+    result = exported(x)
+    assert result.requires_grad
+    if not whole:
+        with pytest.raises(AutogradError, match=r"\[forward\] expected a function whose gradients .* at test_models.py:\d+; train the function"):
+            result.sum().backward()
+        assert x.grad is None
+        return
+    result.sum().backward()
+    function(y).sum().backward()
+    assert apart(x.grad, y.grad) < 1e-6
+
+
+def test_only_what_is_cut_off_is_refused() -> None:
+    """Parameters keep their gradients where an argument is detached, and the other way round; so do results beside one that is detached."""
+    layer = calque.nn.Linear(4, 4)
+
+    def first(x: Any, target: Any) -> Any:
+        return (layer(x) - target.detach()).square().sum(), layer(x).detach()
+
+    exported = again(calque.export(first, (calque.rand(2, 4), calque.rand(2, 4))))
+    x, target = calque.rand(2, 4, requires_grad=True), calque.rand(2, 4)
+    loss, seen = exported(x, target)
+    assert not seen.requires_grad
+    loss.backward()
+    wanted = calque.autograd.grad(first(x, target)[0], [x, layer.weight])
+    assert apart(x.grad, wanted[0]) < 1e-5 and apart(dict(exported.named_parameters())["layer.weight"].grad, wanted[1]) < 1e-5
+    with pytest.raises(AutogradError, match=rf"detach\(\) at {_line(first, 1)}"):
+        exported(x, target.requires_grad_())[0].backward()
+    second = again(calque.export(lambda x: calque.nn.functional.linear(x, layer.weight.detach()) + layer.bias, calque.rand(2, 4)))
+    with pytest.raises(AutogradError, match=r"detach\(\) at test_models.py"):
+        second(x).sum().backward()
+    for p in second.parameters():
+        p.requires_grad_(False)
+    x.grad = None
+    second(x).sum().backward()
+    assert apart(x.grad, layer.weight.sum(0).expand(2, 4)) < 1e-5
+
+
+def test_an_export_that_refuses_gradients_is_exported_again_and_compiled() -> None:
+    inner = calque.export(lambda x: x * x.detach(), calque.ones(3))
+    outer = calque.export(lambda x: inner(x) * 2, calque.ones(3))
+    compiled = calque.compile(inner)
+    for function in (outer, *[compiled] * 4):
+        with pytest.raises(AutogradError, match="train the function"):
+            function(calque.ones(3, requires_grad=True)).sum().backward()
+    assert calque.vmap(inner)(calque.ones(2, 3)).tolist() == [[1.0] * 3] * 2
 
 
 def test_an_export_is_hybridized_copied_and_exported_again() -> None:
