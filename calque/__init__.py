@@ -123,8 +123,8 @@ inf, nan, pi, e = 1e999, 1e999 - 1e999, 3.141592653589793, 2.718281828459045
 
 # Parts that most programs never name load when they are first asked for (PEP 562), so that nobody else's start pays for them.
 _ON_FIRST_USE: set[str] = {
-    "accelerator", "array_api", "audio", "distributed", "distributions", "fft", "func", "fx", "hub", "masked", "random", "signal", "sparse",
-    "special", "memory", "testing", "quasirandom", "text", "train", "tune", "vision", "xla",
+    "accelerator", "array_api", "audio", "distributed", "distributions", "fft", "func", "fx", "generate", "hub", "masked", "random", "signal",
+    "sparse", "special", "memory", "testing", "quasirandom", "text", "train", "tune", "vision", "xla",
 }  # fmt: skip
 _function_on_first_use = _resolver(globals(), {module: names["calque"] for module, names in _MODULES.items() if "calque" in names})
 

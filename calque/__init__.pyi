@@ -30,6 +30,7 @@ from calque import fft as fft
 from calque import func as func
 from calque import functional as functional
 from calque import fx as fx
+from calque import generate as generate
 from calque import graph as graph
 from calque import hub as hub
 from calque import hybrid as hybrid

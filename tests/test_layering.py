@@ -46,6 +46,7 @@ RANK = {
     "monitor": 16,
     "signal": 16,
     "parallel": 17,
+    "generate": 17,  # decoding: it knows modules and hybridized calls
     "exported": 17,  # above hybrid and io, which it uses, and below the facade, which offers `calque.export`
     "distributed": 17,
     "cluster": 18,  # what runs on Ray: stores that several processes share, above those of one process
