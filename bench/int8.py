@@ -1,5 +1,5 @@
-"""Linear layers of int8 beside float32, both Calque, hybridized, taking turns: an encoder like BERT-base (128 tokens) and decoding with a GPT of 10.7
-million parameters and a cache of 256; then how often the first choices of trained models are the same.
+"""Linear layers of int8 and int4 beside float32, all Calque, hybridized, taking turns: an encoder like BERT-base (128 tokens) and decoding with a GPT
+of 10.7 million parameters and a cache of 256; then how often the first choices of trained models are the same.
 
     python bench/int8.py [--rounds 7] [--seconds 0.5] [--threads 1] [--steps 400] [--only bert,gpt,agreement]
 
@@ -26,7 +26,10 @@ import calque
 from calque import nn
 from calque.nn import functional as F
 
-WAYS = {"float32": None, "int8 weights": False, "dynamic int8": True}
+WAYS: dict[str, dict[str, Any]] = {
+    "float32": {}, "int8 weights": {"bits": 8}, "dynamic int8": {"dynamic": True}, "int4 in 64": {"bits": 4, "group_size": 64},
+    "int4 in 32": {"bits": 4, "group_size": 32, "symmetric": False},
+}  # fmt: skip
 HIDDEN = 0  # the byte in the place of those that an encoder has to find
 
 
@@ -86,11 +89,11 @@ class Decoding(nn.Module):
 
 
 def ways(model: Any) -> dict[str, Any]:
-    """The model, and copies of it of int8."""
+    """The model, and copies of it of int8 and int4."""
     found = {name: copy.deepcopy(model).eval() for name in WAYS}
-    for name, dynamic in WAYS.items():
-        if dynamic is not None:
-            nn.utils.quantize_(found[name], dynamic=dynamic)
+    for name, settings in WAYS.items():
+        if settings:
+            nn.utils.quantize_(found[name], **settings)
     return found
 
 

@@ -37,6 +37,7 @@ FILES = {
     "emit": "loop kernels: bodies of primitives, and LLVM IR of them",
     "gradients": "gradients of a transformed function, and of a hybridized call",
     "handles": "handles on storages: functions of theirs, and those that a recording meets",
+    "int4": "the product with weights of four bits, and its native code",
     "history": "the graph behind values",
     "host": "what NumPy computes in the place of a kernel",
     "index": "arithmetic of indices, and primitives that index",

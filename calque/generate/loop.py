@@ -113,11 +113,8 @@ def _tokens(
 
 
 def _steps(decoder: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Functions of (tokens, lengths, settings) and of (tokens, settings), which give the next tokens, (batch, 1): each is one program."""
-    kept = decoder.__dict__.get("_steps")
-    hybrid = decoder.__dict__.get("_hybrid") is not None
-    if kept is not None and kept[0] is hybrid:
-        return kept[1]  # type: ignore[no-any-return]
+    """Functions of (tokens, lengths, settings) and of (tokens, settings), which give the next tokens, (batch, 1): each is one program. Where they are
+    replayed, they are recorded in every loop anew, which is two tokens' Python: a decoder that kept them could not be copied."""
 
     def first(tokens: Tensor, lengths: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: Any) -> Tensor:
         scores = decoder.prefill(tokens, lengths)
@@ -126,9 +123,7 @@ def _steps(decoder: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def step(tokens: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: Any) -> Tensor:
         return T.unsqueeze(sample(decoder.decode(tokens), temperature=temperature, top_k=top_k, top_p=top_p, generator=generator), 1)
 
-    found = (compile(first), compile(step)) if hybrid else (first, step)
-    decoder.__dict__["_steps"] = (hybrid, found)
-    return found
+    return (compile(first), compile(step)) if decoder.__dict__.get("_hybrid") is not None else (first, step)
 
 
 def _memory(decoder: Any) -> tuple[int, int]:

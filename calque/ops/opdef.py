@@ -48,13 +48,14 @@ class Vjp:
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Inputs for the generated tests: operand shapes, attrs, and the range values are drawn from. Operand positions in `integers`
-    map to the exclusive upper bound of their values."""
+    map to the exclusive upper bound of their values; those in `bytes` are int8 with any value."""
 
     shapes: tuple[Shape, ...]
     attrs: Attrs = ()
     low: float = -2.0
     high: float = 2.0
     integers: tuple[tuple[int, int], ...] = ()
+    bytes: tuple[int, ...] = ()
     differentiable: bool = True
 
 

@@ -100,7 +100,20 @@ class ScanSpec:
         return (self.view,)
 
 
-Spec = ContractSpec | AttentionSpec | RecurrentSpec | ScanSpec
+@dataclass(frozen=True, slots=True)
+class Int4Spec:
+    """`int4_matmul`: views of rows (R, K), of packed weights (N, K / 2) and their scales (N, groups), each with contiguous elements along its last
+    dim; the output (R, N) is dense."""
+
+    views: tuple[View, ...]
+    out_shape: Shape
+
+    def operand_views(self) -> tuple[View, ...]:
+        """(shape, strides) of every operand."""
+        return self.views
+
+
+Spec = ContractSpec | AttentionSpec | RecurrentSpec | ScanSpec | Int4Spec
 SpecRule = Callable[[list[Shape], list[Shape], Attrs, Shape], Spec]
 
 
@@ -128,6 +141,11 @@ def product(shapes: list[Shape], strides: list[Shape], attrs: Attrs, shape: Shap
 def product_flops(shapes: Sequence[Shape], attrs: Attrs, shape: Shape) -> int:
     """Of `matmul`."""
     return 2 * prod(shape) * shapes[0][-1]
+
+
+def int4_product(shapes: list[Shape], strides: list[Shape], attrs: Attrs, shape: Shape) -> Int4Spec:
+    """`int4_matmul`."""
+    return Int4Spec(tuple(zip(map(tuple, shapes), map(tuple, strides), strict=True)), tuple(shape))
 
 
 def convolution(shapes: list[Shape], strides: list[Shape], attrs: Attrs, shape: Shape) -> ContractSpec:

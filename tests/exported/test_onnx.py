@@ -59,8 +59,8 @@ def test_primitives_are_what_their_records_say(op: Any, seed: int) -> None:
             given = []
             bounds = dict(sample.integers)
             for k, shape in enumerate(sample.shapes):
-                kind = "bool" if op.name == "where" and k == 0 else "int64" if k in bounds else name
-                low, high = (0, bounds[k]) if k in bounds else (sample.low, sample.high)
+                kind = "bool" if op.name == "where" and k == 0 else "int64" if k in bounds else "int8" if k in sample.bytes else name
+                low, high = (0, bounds[k]) if k in bounds else (-128, 128) if k in sample.bytes else (sample.low, sample.high)
                 values = rng.integers(int(low), int(high), shape) if kind != "float32" else rng.uniform(low, high, shape)
                 given.append(calque.tensor(values.tolist(), dtype=dtype_by_name(kind)))
             if name == "int64" and op.name in ("div", "floor_divide", "remainder", "fmod"):

@@ -46,12 +46,13 @@ def test_xla_computes_what_the_export_computes(case: Any) -> None:
     assert apart([calque.tensor(a) for a in found], wanted) < 2e-5
 
 
-def test_int8_weights_stay_integers() -> None:
-    model = nn.utils.quantize_(nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)))
+@pytest.mark.parametrize("bits", [8, 4])
+def test_int8_and_int4_weights_stay_integers(bits: int) -> None:
+    model = nn.utils.quantize_(nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)), bits=bits, group_size=8)
     for rows in (2, 9):
         x = calque.randn(rows, 16)
         text = calque.export(model, x).stablehlo()
-        assert "tensor<32x16xi8>" in text
+        assert f"tensor<32x{2 * bits}xi8>" in text
         held = dict(model.named_buffers()) | dict(model.named_parameters())
         names = [line.split(": ")[1] for line in text.splitlines() if line.startswith("// argument")]
         (found,) = executed(text, [x.numpy(), *(held[name].detach().numpy() for name in names[1:])])

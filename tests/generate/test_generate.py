@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import shutil
 from pathlib import Path
@@ -172,11 +173,11 @@ def exported(decoder: Any) -> Any:
 
 
 @pytest.mark.parametrize("groups", [HEADS, 2])
-@pytest.mark.parametrize("weights", ["float32", "int8"])
-def test_exports_decode(groups: int, weights: str) -> None:
+@pytest.mark.parametrize("bits", [32, 8, 4])
+def test_exports_decode(groups: int, bits: int) -> None:
     model, decoder = made(groups)
-    if weights == "int8":
-        nn.utils.quantize_(model)
+    if bits < 32:
+        nn.utils.quantize_(model, bits=bits, group_size=16, symmetric=False)
     loaded = exported(decoder)
     wanted = said(decoder, PROMPTS, 20)
     assert said(loaded, PROMPTS, 20) == said(loaded, PROMPTS, 20) == wanted
@@ -185,8 +186,11 @@ def test_exports_decode(groups: int, weights: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None or not host_target(), reason="needs gcc and a system that libraries are built for")
-def test_a_native_library_decodes(tmp_path: Path) -> None:
-    _, decoder = made()
+@pytest.mark.parametrize("bits", [32, 8, 4])
+def test_a_native_library_decodes(tmp_path: Path, bits: int) -> None:
+    model, decoder = made()
+    if bits < 32:
+        nn.utils.quantize_(model, bits=bits, group_size=16)
     wanted = said(decoder, PROMPTS, 12)
     exported(decoder).compile(tmp_path, name="gpt", sizes={"count": 5})
     library = Library(tmp_path, "gpt")
@@ -198,6 +202,19 @@ def test_a_native_library_decodes(tmp_path: Path) -> None:
         answers.append(scores.argmax(-1))
         assert library.run(instance, 1, [answers[-1][:, None].copy()], [scores]) == 0, library.error(instance)
     assert np.stack(answers, 1).tolist() == wanted
+
+
+def test_copies_are_decoders_of_their_own() -> None:
+    model, decoder = made()
+    decoder.hybridize()
+    wanted = said(decoder, PROMPTS, 12)
+    other = copy.deepcopy(decoder)
+    with calque.no_grad():
+        other.model.head.bias[3] += 1e6
+    assert said(other, PROMPTS, 12) == [[3] * 12] * 3 and said(decoder, PROMPTS, 12) == wanted
+    with calque.no_grad():
+        model.head.bias[4] += 1e6  # seen by what is replayed
+    assert said(decoder, PROMPTS, 12) == [[4] * 12] * 3
 
 
 def test_stops_and_streams() -> None:

@@ -36,10 +36,13 @@ def operands(op: OpDef, sample: Sample, dtype: DType, rng: np.random.Generator) 
     """Random operands as the sample wants them."""
     found = []
     bounds = dict(sample.integers)
+    kind: Any
     for position, shape in enumerate(sample.shapes):
-        if position in bounds:
+        if position in sample.bytes:
+            values, kind = rng.integers(-128, 128, shape), np.int8
+        elif position in bounds:
             values = rng.integers(0, bounds[position], shape)
-            kind: Any = np.bool_ if op.name == "where" else np.int64
+            kind = np.bool_ if op.name == "where" else np.int64
         elif dtype.is_floating_point:
             values, kind = rng.uniform(sample.low, sample.high, shape), dtype.np
         elif dtype.is_complex:

@@ -154,13 +154,12 @@ class Linker:
     def contract(self, step: Contract) -> None:
         """Arguments of a contraction: its buffers (0 for an output that nobody needs), the workspace, the parameters."""
         self.offsets.append(8 * len(self.words))
-        size = step.dtype.itemsize
-        native = self.native(step)
+        native, buffers = self.native(step), self.schedule.buffers
         for position, leaf, factor in step.dynamic:
-            self.dynamic.append((len(self.words) + position, leaf, factor * size))
+            self.dynamic.append((len(self.words) + position, leaf, factor * buffers[step.operands[position]].dtype.itemsize))
         for buffer, offset in zip(step.operands, step.offsets, strict=True):
             if buffer >= 0:
-                self.address(buffer, offset * size)
+                self.address(buffer, offset * buffers[buffer].dtype.itemsize)
             else:
                 self.words.append(0)
         needed = native.workspace_bytes(step.dtype.name, current())

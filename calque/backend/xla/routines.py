@@ -41,6 +41,13 @@ class Routines:
         """Sums of int32."""
         return self.jnp.matmul(a, b, preferred_element_type=np.int32)
 
+    def int4_matmul(self, x: Value, packed: Value, scale: Value) -> Value:
+        """Weights of four bits are converted to floats."""
+        rows, groups = scale.shape
+        pairs = packed.reshape(rows, groups, packed.shape[1] // groups)
+        whole = self.jnp.concatenate([(pairs & 15) - 8, pairs >> 4], -1)
+        return self.product(x, (whole.astype(x.dtype) * scale[:, :, None]).reshape(rows, x.shape[1]).T)
+
     def product(self, a: Value, b: Value) -> Value:
         """A product inside of another routine."""
         return self.jnp.matmul(a, b, precision=self.precision)

@@ -169,6 +169,16 @@ def _conv_transpose(b: Builder, node: Node, x: list[str], given: list[Node]) -> 
     )
 
 
+def _int4_matmul(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    """In floats, which hold all integers that occur: there is no operator for bits of signed integers."""
+    dtype, (rows, groups), depth = node.dtype, given[2].shape, given[0].shape[1]
+    pairs = b.add("Cast", b.reshape(x[1], (rows, groups, depth // (2 * groups))), to=b.kind(dtype))
+    high = b.add("Floor", b.add("Div", pairs, b.scalar(16, dtype)))
+    low = b.add("Sub", b.add("Sub", pairs, b.add("Mul", high, b.scalar(16, dtype))), b.scalar(8, dtype))
+    weight = b.add("Mul", b.add("Concat", low, high, axis=2), b.reshape(x[2], (rows, groups, 1)))
+    return b.add("MatMul", x[0], b.add("Transpose", b.reshape(weight, (rows, depth)), perm=[1, 0]))  # type: ignore[no-any-return]
+
+
 def _attention(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
     part, scale, causal, turned = node.attrs
     q, k, v = x[:3]
@@ -265,5 +275,5 @@ TABLE: dict[str, Maker] = {
     "index_put": _write("index_put", "none"), "index_add": _write("index_add", "add"), "scatter": _write("scatter", "none"),
     "scatter_add": _write("scatter_add", "add"), "conv2d": _conv, "conv2d_input_grad": _conv_transpose,
     "attention": _attention, "attention_masked": _attention, "lstm": _lstm, "argsort": _sorted, "ranked": _sorted, "cumsum": _cumsum,
-    "outside": _outside, "int8_matmul": _plain("MatMulInteger"),
+    "outside": _outside, "int8_matmul": _plain("MatMulInteger"), "int4_matmul": _int4_matmul,
 }  # fmt: skip

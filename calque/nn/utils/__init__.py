@@ -11,12 +11,14 @@ from calque.nn.utils.weight_hooks import remove_spectral_norm, remove_weight_nor
 # Loaded when one of them is first asked for.
 if _TYPE_CHECKING:
     from calque.nn.utils.fusion import *  # noqa: F403
+    from calque.nn.utils.int4 import *  # noqa: F403
     from calque.nn.utils.making import *  # noqa: F403
     from calque.nn.utils.quantize import *  # noqa: F403
 __getattr__ = _resolver(
     globals(),
     {
         "calque.nn.utils.fusion": "fuse_conv_bn_eval fuse_conv_bn_weights fuse_linear_bn_eval fuse_linear_bn_weights",
+        "calque.nn.utils.int4": "Int4Linear",
         "calque.nn.utils.making": "convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format skip_init",
         "calque.nn.utils.quantize": "Int8Linear quantize_",
     },

@@ -11,7 +11,7 @@ from calque import functional as T
 from calque.autograd.autocast import get_autocast_dtype, is_autocast_enabled
 from calque.base.dtypes import FInfo, float32, int8, int32
 from calque.base.errors import ArgumentError
-from calque.base.text import described
+from calque.base.text import described, shown
 from calque.functional.common import prim
 from calque.functional.math import with_formula
 from calque.nn import functional as F
@@ -19,6 +19,7 @@ from calque.nn.module import Module
 from calque.nn.modules.linear import Linear
 from calque.nn.modules.make import extents
 from calque.nn.parameter import Parameter, is_lazy
+from calque.nn.utils.int4 import Int4Linear, check_group_size, packed_in_groups
 from calque.tensor import Tensor
 
 __all__ = ["Int8Linear", "quantize_"]
@@ -107,20 +108,27 @@ class Int8Linear(Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}{dynamic}"
 
 
-def quantize_(model: Module, filter_fn: Callable[[Module, str], bool] | None = None, *, dynamic: bool = False) -> Module:
-    """Make every `Linear` of a model an `Int8Linear`, in place, and return the model: weights become int8.
+def quantize_(
+    model: Module, filter_fn: Callable[[Module, str], bool] | None = None, *, dynamic: bool = False, bits: int = 8, group_size: int = 64,
+    symmetric: bool = True,
+) -> Module:  # fmt: skip
+    """Make every `Linear` of a model an `Int8Linear` or `Int4Linear`, in place, and return the model: weights become integers of 8 or 4 bits.
 
     model: any module; itself, if it is a `Linear`. filter_fn: called with a `Linear` and its name in the model; those for which it is false keep
     their weights. By default all are converted, but for subclasses of `Linear` (such as the last layer of `MultiheadAttention`) and layers whose
-    weight is parametrized. dynamic: whether activations are rounded to int8 as well, each row when it is there.
+    weight is parametrized. dynamic: whether activations are rounded to int8 as well, each row when it is there (for 8 bits). bits: 8 (default) or 4.
+    group_size, symmetric: with 4 bits, how many successive weights of an output feature share a scale, an even number (default: 64), and whether
+    their range is around zero (default) or its own.
 
-    The weight of an output feature is its largest absolute value / 127 times integers from -127 to 127, rounded to the nearest. A weight that is
-    shared with another layer stays what it is there. Optimizers that were made before hold the old parameters.
+    With 8 bits the weight of an output feature is its largest absolute value / 127 times integers from -127 to 127, rounded to the nearest. With 4
+    bits that of a group is its largest absolute value / 7.5 times integers from -8 to 7; without `symmetric` it is the range of the group in fifteen
+    steps. A weight that is shared with another layer stays what it is there. Optimizers that were made before hold the old parameters.
 
-    Raises `ArgumentError` if there is no such layer, or a weight is not there yet (lazy layers), is no float, or is not finite; then nothing has
-    changed.
+    Raises `ArgumentError` if there is no such layer, or a weight is not there yet (lazy layers), is no float, or is not finite, and for numbers that
+    are not possible; then nothing has changed.
 
-    Source: torchao's `quantize_(model, Int8WeightOnlyConfig())`; with dynamic=True `Int8DynamicActivationInt8WeightConfig()`.
+    Source: torchao's `quantize_(model, Int8WeightOnlyConfig())`; with dynamic=True `Int8DynamicActivationInt8WeightConfig()`; with bits=4
+    `Int4WeightOnlyConfig(group_size)`, whose bytes are others.
 
     >>> import calque
     >>> model = calque.nn.Sequential(calque.nn.Linear(64, 64), calque.nn.ReLU(), calque.nn.Linear(64, 10))
@@ -130,6 +138,11 @@ def quantize_(model: Module, filter_fn: Callable[[Module, str], bool] | None = N
     >>> [type(layer).__name__ for layer in model], bool((model(x) - before).abs().max() < 0.05)
     (['Int8Linear', 'ReLU', 'Linear'], True)
     """
+    if bits not in (4, 8) or isinstance(bits, bool):
+        raise ArgumentError(f"[quantize_] expected bits=8 or bits=4, got {shown(bits)}")
+    if bits == 4 and dynamic:
+        raise ArgumentError("[quantize_] expected dynamic=True with bits=8, got bits=4, whose activations stay floats; leave one of them out")
+    check_group_size("quantize_", group_size)
     if not isinstance(model, Module):
         raise ArgumentError(f"[quantize_] expected a Module, got {described(model)}; pass the model, not its function or its weights")
     found = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, Linear) and "weight" in layer._parameters]
@@ -138,21 +151,31 @@ def quantize_(model: Module, filter_fn: Callable[[Module, str], bool] | None = N
     chosen = [(name, layer) for name, layer in found if type(layer) is Linear and (filter_fn is None or filter_fn(layer, name))]
     if not chosen:
         raise ArgumentError(f"[quantize_] expected a model with Linear layers, got {type(model).__name__} in which none is chosen; see filter_fn")
-    made = [_quantized(name, layer.weight.detach()) for name, layer in chosen]
-    for (_, layer), (whole, scale) in zip(chosen, made, strict=True):
+    weights = [_finite(name, layer.weight.detach()) for name, layer in chosen]
+    made = [_quantized(weight) if bits == 8 else packed_in_groups(weight, group_size, symmetric) for weight in weights]
+    for (_, layer), (whole, scale, *shift) in zip(chosen, made, strict=True):
         del layer.weight
-        layer.__class__ = Int8Linear  # type: ignore[assignment]
-        layer.dynamic = bool(dynamic)
-        layer.register_buffer("weight_int8", whole)
+        layer.__class__ = Int8Linear if bits == 8 else Int4Linear  # type: ignore[assignment]
+        if bits == 8:
+            layer.dynamic = bool(dynamic)
+        else:
+            layer.group_size, layer.symmetric = group_size, bool(symmetric)
+            layer.register_buffer("weight_shift", shift[0])
+        layer.register_buffer(f"weight_int{bits}", whole)
         layer.register_buffer("weight_scale", scale)
     return model
 
 
-def _quantized(name: str, weight: Any) -> tuple[Tensor, Tensor]:
-    """Integers, and what a row of them is multiplied by."""
+def _finite(name: str, weight: Any) -> Any:
+    """A weight that can be rounded."""
     if not weight.dtype.is_floating_point or not bool(T.isfinite(weight).all()):
         what = "values that are not finite" if weight.dtype.is_floating_point else repr(weight.dtype)
         raise ArgumentError(f"[quantize_] expected weights of finite floats, got {what} in {name or 'the layer'}.weight; exclude it with filter_fn")
+    return weight
+
+
+def _quantized(weight: Any) -> tuple[Tensor, Tensor]:
+    """Integers, and what a row of them is multiplied by."""
     wide = weight.to(float32) if weight.dtype.itemsize < 4 else weight
     scale = T.amax(T.abs(wide), -1) / LARGEST
     scale = T.where(scale == 0, T.ones_like(scale), scale)

@@ -13,6 +13,7 @@ from math import prod
 
 from calque.backend.cpu.contract.attention_call import Attention
 from calque.backend.cpu.contract.gemm import COLUMN_CHUNK_BYTES, STREAM_BYTES, paths, stays
+from calque.backend.cpu.contract.int4 import COLUMNS, Int4
 from calque.backend.cpu.contract.pack import SHORT_ROW_VECTORS
 from calque.backend.cpu.contract.params import Contraction, Conv2d, Conv2dInputGrad, Conv2dWeightGrad, Matmul, blocking_for
 from calque.backend.cpu.contract.plane_grad import TALL_BLOCK
@@ -25,7 +26,7 @@ from calque.backend.cpu.contract.ways import Evaluator, ways_of
 from calque.ops.attention import MOST_QUERIES_IN_PLACE
 
 CHOSEN = re.compile(
-    r"((outer|beside)(_narrow|_half)?|apart|apart_narrow|dot|stream|plane_tile)_\d+|(table|small)_tile_\d+x\d+|gemm_(dot|row|direct|grid|part)|small_products?"
+    r"((outer|beside)(_narrow|_half)?|apart|apart_narrow|dot|stream|plane_tile)_\d+|(table|small)_tile_\d+x\d+|int4_tile_\d|gemm_(dot|row|direct|grid|part)|small_products?"
     r"|pack_(tall|wide)|row_group|rows_beside|beside_tile|attention_few|few_\w+|pack_rows_(short\w+|unit|strided)"
     r"|winograd\w*_run_(whole|half|apart)"
 )
@@ -43,6 +44,8 @@ def expected(kind: str, native: Contraction, dtype: str, target: VectorUnit, thr
         return frozenset(_attention(native, blocking))
     if isinstance(native, Scan):
         return frozenset()
+    if isinstance(native, Int4):
+        return frozenset(f"int4_tile_{count}" for count in _int4_rows(native.spec.out_shape[0]))
     if isinstance(native, Recurrent):
         return frozenset(_recurrent(native, blocking, threads))
     return frozenset(_convolution(native, ways_of(kind, native, dtype, target), blocking))
@@ -56,6 +59,12 @@ def _cut(size: int, most: int) -> set[int]:
 
 def _shares(size: int, parts: int) -> set[int]:
     return {size // parts, -(-size // parts)} - {0}
+
+
+def _int4_rows(rows: int) -> set[int]:
+    """Rows of its tiles."""
+    most = max(COLUMNS)
+    return ({most} if rows >= most else set()) | {rows % most} - {0}
 
 
 def _outer(rows: Iterable[int], columns: int, blocking: Blocking, family: str = "outer") -> Iterator[str]:

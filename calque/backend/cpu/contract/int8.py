@@ -17,12 +17,13 @@ from calque.backend.cpu.contract.target import Blocking
 
 def int8_module(blocking: Blocking) -> str:
     """IR text of the contractions of int8."""
-    parts = (declarations, _byte_declarations, outer_kernels, copy_out, _pack_lanes, pack_wide, pack_tall, chained_tile, row_group, gemm_part,
+    parts = (declarations, byte_declarations, outer_kernels, copy_out, _pack_lanes, pack_wide, pack_tall, chained_tile, row_group, gemm_part,
              gemm_grid, gemm, matmul_entry)
     return "\n".join(part(blocking) for part in parts)
 
 
-def _byte_declarations(blocking: Blocking) -> str:
+def byte_declarations(blocking: Blocking) -> str:
+    """What loads of bytes use."""
     lanes = blocking.lanes
     return f"declare <{lanes} x i8> @llvm.masked.load.v{lanes}i8.p0(ptr, i32, <{lanes} x i1>, <{lanes} x i8>)\n"
 

@@ -13,6 +13,7 @@ from calque.backend.cpu.contract.direct import direct_functions
 from calque.backend.cpu.contract.flat import flat_functions
 from calque.backend.cpu.contract.flat_grad import flat_grad_functions
 from calque.backend.cpu.contract.gemm import gemm_functions
+from calque.backend.cpu.contract.int4 import int4_functions
 from calque.backend.cpu.contract.int8 import int8_module
 from calque.backend.cpu.contract.joint import joint_functions
 from calque.backend.cpu.contract.micro import dot_kernels, outer_kernels
@@ -32,7 +33,7 @@ from calque.backend.cpu.contract.winograd_conv import winograd_conv_functions
 from calque.backend.cpu.contract.winograd_weight import winograd_weight_functions
 
 _TIGHT = re.compile(
-    "outer|beside|apart|dot|stream|(plane|table)_tile|small|flat|lanes|gemm|near|direct|joint|attention|few|lstm|gru|row|pack_(rows|tall|wide)"
+    "outer|beside|apart|dot|stream|(plane|table)_tile|small|flat|lanes|gemm|near|direct|joint|attention|few|int4|lstm|gru|row|pack_(rows|tall|wide)"
 )
 
 
@@ -50,7 +51,8 @@ def module_ir(dtype: str, target: VectorUnit) -> str:
         return int8_module(blocking) if dtype == "int8" else bfloat_module(blocking)
     parts = (declarations, outer_kernels, dot_kernels, packers, gemm_functions, flat_functions, tile_functions, direct_functions,
              joint_functions, near_functions, strided_functions, conv_functions, tile_grad_functions, flat_grad_functions, plane_grad_functions,
-             weight_grad_functions, attention_functions, attention_grad_functions, recurrent_functions, scan_functions)
+             weight_grad_functions, attention_functions, attention_grad_functions, recurrent_functions, scan_functions,
+             int4_functions)
     winograd = [winograd_conv_functions(blocking, form) for form in ALL_FORMS]
     winograd += [winograd_weight_functions(blocking, form) for form in FORMS.values()]
     return "\n".join([*(part(blocking) for part in parts), *winograd])

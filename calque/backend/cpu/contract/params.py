@@ -11,6 +11,7 @@ from calque.backend.cpu.contract.attention_call import Attention
 from calque.backend.cpu.contract.conv_words import ConvWords, block_words
 from calque.backend.cpu.contract.flat_grad import MARK as FLAT
 from calque.backend.cpu.contract.flat_grad import FlatGradWords, flat_chunk, flat_splits
+from calque.backend.cpu.contract.int4 import Int4
 from calque.backend.cpu.contract.joint import MARK as JOINT
 from calque.backend.cpu.contract.joint import JointWords, pays
 from calque.backend.cpu.contract.pack import PatchWords
@@ -447,7 +448,7 @@ class Conv2dWeightGrad(_Convolution):
         return splits * result * blocking_for(dtype, target).item_bytes if splits > 1 else 0
 
 
-Contraction = Matmul | Conv2d | Conv2dInputGrad | Conv2dWeightGrad | Attention | Recurrent | Scan
+Contraction = Matmul | Conv2d | Conv2dInputGrad | Conv2dWeightGrad | Attention | Recurrent | Scan | Int4
 
 
 def _patch_words(c: _Convolution, strides: Quad) -> PatchWords:
@@ -537,6 +538,7 @@ class NativeRoutine:
 ROUTINES: dict[str, NativeRoutine] = {
     "matmul": NativeRoutine("matmul", _product),
     "int8_matmul": NativeRoutine("matmul", _product),
+    "int4_matmul": NativeRoutine("int4_matmul", lambda spec, dtype: Int4(spec)),
     "conv2d": NativeRoutine("conv2d", _forward),
     "conv2d_input_grad": NativeRoutine("conv2d", _input_grad),
     "conv2d_weight_grad": NativeRoutine("conv2d_weight_grad", _weight_grad),
