@@ -26,6 +26,8 @@ INSTEAD = {
     "torch.onnx": "calque.export(model, inputs).onnx('model.onnx') writes an ONNX model",
     "torch.jit": "calque.compile(model) records calls and replays them",
     "torch.distributed": "there are collectives, DistributedDataParallel and ZeroRedundancyOptimizer: see docs/distributed.md",
+    "torch.distributed.pipelining": "calque.parallel.pipeline(module, micro_batches) keeps several devices of one process busy",
+    "torch.distributed.rpc": "there are send, recv and objects: see docs/distributed.md; calque.kvstore has parameter servers",
     "torch.cuda": "XLA allocates, orders and compiles by itself what a device does: see docs/devices.md",
     "torch.cuda.CUDAGraph": "calque.compile(step) replays a whole step without Python",
     "torch.cuda.graph": "calque.compile(step) replays a whole step without Python",

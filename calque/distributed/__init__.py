@@ -33,8 +33,16 @@ from calque.distributed.elastic import State
 from calque.distributed.fsdp import FSDPModule, fully_shard
 from calque.distributed.group import ProcessGroup, ReduceOp
 from calque.distributed.launch import spawn
+from calque.distributed.mesh import DeviceMesh, init_device_mesh
 from calque.distributed.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
-from calque.distributed.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
+from calque.distributed.objects import (
+    all_gather_object,
+    broadcast_object_list,
+    gather_object,
+    recv_object_list,
+    scatter_object_list,
+    send_object_list,
+)
 from calque.distributed.sampler import DistributedSampler
 from calque.distributed.sync_batch_norm import SumOverRanks
 from calque.distributed.world import (
@@ -44,13 +52,15 @@ from calque.distributed.world import (
     group_of,
     init_process_group,
     new_group,
+    new_subgroups,
+    new_subgroups_by_enumeration,
     world,
 )
 from calque.distributed.zero import ZeroRedundancyOptimizer
 from calque.functional.blame import publish as _publish
 
 __all__ = [
-    "Backend", "DistributedDataParallel", "DistributedSampler", "FSDPModule", "GroupMember", "P2POp", "ProcessGroup", "ReduceOp",
+    "Backend", "DeviceMesh", "DistributedDataParallel", "DistributedSampler", "FSDPModule", "GroupMember", "P2POp", "ProcessGroup", "ReduceOp",
     "State", "SumOverRanks", "Work",
     "ZeroRedundancyOptimizer",
     "all_gather", "all_gather_into_tensor", "all_gather_object",
@@ -58,9 +68,10 @@ __all__ = [
     "fully_shard",
     "gather", "gather_object", "get_backend", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size", "group",
     "hooks",
-    "init_process_group", "irecv", "is_available", "is_gloo_available", "is_initialized", "is_mpi_available", "is_nccl_available",
-    "is_torchelastic_launched", "isend", "monitored_barrier", "new_group", "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
-    "scatter_object_list", "send", "spawn",
+    "init_device_mesh", "init_process_group", "irecv", "is_available", "is_gloo_available", "is_initialized", "is_mpi_available", "is_nccl_available",
+    "is_torchelastic_launched", "isend", "monitored_barrier", "new_group", "new_subgroups",
+    "new_subgroups_by_enumeration", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
+    "scatter_object_list", "send", "send_object_list", "spawn",
 ]  # fmt: skip
 
 

@@ -7,8 +7,13 @@ job, of any number of ranks, and `calque.load` reads it without a job.
 
 from __future__ import annotations
 
+import json
 import os
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,7 +21,7 @@ import numpy as np
 from calque.autograd.modes import no_grad
 from calque.base import dtypes
 from calque.base.errors import ArgumentError, CheckpointError, StateDictError
-from calque.base.text import shown, type_name
+from calque.base.text import clipped, shown, type_name
 from calque.distributed.group import ProcessGroup
 from calque.distributed.objects import all_gather_object
 from calque.distributed.owners import OWNING, Owners, owner_of
@@ -27,12 +32,13 @@ from calque.io.checkpoint import load as load_file
 from calque.io.shards import Shards
 from calque.io.structure import Flat, Leaf, flatten
 
-__all__ = ["load", "save"]
+__all__ = ["async_save", "load", "save"]
 
 NAME = "model.safetensors.index.json"
+LARGEST = 5 * 2**30  # bytes of a file
 
 
-def save(state_dict: dict[str, Any], *, checkpoint_id: str | os.PathLike[str], process_group: Any = None, shard_size: int = 5 * 2**30) -> None:
+def save(state_dict: dict[str, Any], *, checkpoint_id: str | os.PathLike[str], process_group: Any = None, shard_size: int = LARGEST) -> None:
     """Write a checkpoint, a call of all ranks. Each writes its share of the tensors to files of its own beside the index.
 
     state_dict: by name, modules, optimizers and whatever else has `state_dict` and `load_state_dict`, of which this takes the state; and values that
@@ -48,17 +54,7 @@ def save(state_dict: dict[str, Any], *, checkpoint_id: str | os.PathLike[str], p
     >>> sorted(calque.load("both.safetensors.index.json")["model"])
     ['bias', 'weight']
     """
-    path, pg = _path("save", checkpoint_id, make=True), _group("save", process_group)
-    size, rank = (pg.size(), pg.rank()) if pg is not None else (1, 0)
-    with OWNING.by(Owners(size, rank)) as owners, no_grad():
-        state = {key: value.state_dict() if _stateful(value) else value for key, value in _checked("save", state_dict).items()}
-        flat, whose = _flat(state, owners)
-    said = _agreed(pg, [os.urandom(6).hex(), flat.structure, path])
-    for other, (_, structure, place) in enumerate(said):
-        if structure != said[0][1] or place != said[0][2]:
-            what = "the same structure of states" if structure != said[0][1] else f"the path {said[0][2]!r}"
-            raise CheckpointError(f"[save] expected {what} on all ranks, got something else on rank {other}; call it alike everywhere")
-    shards = Shards(path, flat, shard_size, said[0][0], whose)
+    shards, pg, rank = _planned("save", state_dict, checkpoint_id, process_group, shard_size)
     failure = _tried(lambda: shards.write(rank))
     try:
         _raise_any(_agreed(pg, failure))
@@ -71,12 +67,47 @@ def save(state_dict: dict[str, Any], *, checkpoint_id: str | os.PathLike[str], p
     _raise_any(_agreed(pg, failure))
 
 
+def async_save(
+    state_dict: dict[str, Any], *, checkpoint_id: str | os.PathLike[str], process_group: Any = None, shard_size: int = LARGEST
+) -> Future[None]:
+    """`save` that goes on beside the training: when it returns, this rank's share has been copied, and the states may change.
+
+    Arguments are those of `save`. A thread of every rank writes its share; the ranks tell each other by small files beside the index, so collectives
+    of the training are not disturbed. Returns a future: `result()` waits until the checkpoint is whole, on every rank, and raises what `save` would;
+    a rank that does not come within the timeout of the group is named. The program does not end before its saves have.
+
+    >>> import calque.distributed.checkpoint as dcp
+    >>> model = calque.nn.Linear(2, 1)
+    >>> saving = dcp.async_save({"model": model, "step": 3}, checkpoint_id="beside.safetensors.index.json")
+    >>> saving.result()
+    >>> calque.load("beside.safetensors.index.json")["step"]
+    3
+    """
+    shards, pg, rank = _planned("async_save", state_dict, checkpoint_id, process_group, shard_size, copies=True)
+    size, seconds = (pg.size(), pg.timeout) if pg is not None else (1, 0.0)
+    found: Future[None] = Future()
+
+    def work() -> None:
+        try:
+            _finish_beside(shards, rank, size, seconds)
+        except BaseException as error:
+            found.set_exception(error)
+        else:
+            found.set_result(None)
+
+    found.set_running_or_notify_cancel()  # it has begun: nobody can cancel it
+    threading.Thread(target=work, name="calque checkpoint").start()
+    return found
+
+
 def load(state_dict: dict[str, Any], *, checkpoint_id: str | os.PathLike[str], process_group: Any = None) -> None:
     """Take up what `save` wrote, on any number of ranks: modules and optimizers load their state (each rank its share), tensors are overwritten in
-    place, and other values of `state_dict` are replaced. A call of all ranks; each reads all files.
+    place, in dicts and lists as well, and other values of `state_dict` are replaced. A call of all ranks; each reads all files.
+
+    A dict gets the values of the names that it has; one that is empty, as the state of an optimizer before its first step, gets all that was saved.
 
     Raises CheckpointError, on all ranks, before anything has changed, if one of them cannot read the checkpoint, and StateDictError for names that it
-    does not have.
+    does not have, or tensors of other shapes.
 
     >>> import calque.distributed.checkpoint as dcp
     >>> state = {"model": calque.nn.Linear(2, 1), "step": 0}
@@ -93,17 +124,118 @@ def load(state_dict: dict[str, Any], *, checkpoint_id: str | os.PathLike[str], p
         found.update(whole if isinstance(whole, dict) else {})
 
     _raise_any(_agreed(pg, _tried(read)))
-    missing = [key for key in wanted if key not in found]
-    if missing:
-        raise StateDictError(f"[load] expected {shown(missing[0])} in {path!r}, got {', '.join(map(str, found)) or 'nothing'}; name what was saved")
-    for key, value in wanted.items():
-        if _stateful(value):
-            value.load_state_dict(found[key])
-        elif is_tensor(value):
-            with no_grad():
-                value.copy_(found[key])
-        else:
-            state_dict[key] = found[key]
+    _compare(wanted, found, path, "")
+    with no_grad():
+        for key, value in wanted.items():
+            if _stateful(value):
+                value.load_state_dict(found[key])
+            else:
+                state_dict[key] = _merged(value, found[key])
+
+
+def _compare(wanted: Any, found: Any, path: str, name: str) -> None:
+    """Raise if a checkpoint does not have what is asked of it; nothing has changed yet."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        missing = [key for key in wanted if key not in found]
+        if missing:
+            there = clipped(", ".join(map(str, found))) or "nothing"
+            raise StateDictError(f"[load] expected {shown(f'{name}{missing[0]}')} in {path!r}, got {there}; name what was saved")
+        for key, value in wanted.items():
+            if not _stateful(value):
+                _compare(value, found[key], path, f"{name}{key}.")
+    elif isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
+        for k, (value, other) in enumerate(zip(wanted, found, strict=True)):
+            _compare(value, other, path, f"{name}{k}.")
+    elif is_tensor(wanted):
+        mine, theirs = tuple(wanted.shape), tuple(found.shape) if is_tensor(found) else type_name(found)
+        if mine != theirs:
+            raise StateDictError(f"[load] expected {name[:-1]!r} of shape {list(mine)} in {path!r}, got {shown(theirs)}; load into what was saved")
+
+
+def _merged(wanted: Any, found: Any) -> Any:
+    """What was loaded, in the tensors, dicts and lists that there are."""
+    if is_tensor(wanted):
+        wanted.copy_(found)
+        return wanted
+    if isinstance(wanted, dict) and isinstance(found, dict) and wanted:
+        for key, value in wanted.items():
+            wanted[key] = _merged(value, found[key])
+        return wanted
+    if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
+        wanted[:] = [_merged(value, other) for value, other in zip(wanted, found, strict=True)]
+        return wanted
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------- how it is written
+
+
+def _planned(
+    op: str, state_dict: Any, checkpoint_id: Any, process_group: Any, shard_size: int, copies: bool = False
+) -> tuple[Shards, ProcessGroup | None, int]:
+    """The files that all ranks have agreed on, the ranks, and this one's number. `copies`: of this rank's arrays, which may change from now on."""
+    path, pg = _path(op, checkpoint_id, make=True), _group(op, process_group)
+    size, rank = (pg.size(), pg.rank()) if pg is not None else (1, 0)
+    with OWNING.by(Owners(size, rank)) as owners, no_grad():
+        state = {key: value.state_dict() if _stateful(value) else value for key, value in _checked(op, state_dict).items()}
+        flat, whose = _flat(state, owners)
+    if copies:
+        made = {id(array): np.array(array) if whose.get(name, 0) == rank else array for name, array in flat.arrays.items()}
+        flat = Flat(flat.structure, {name: made[id(array)] for name, array in flat.arrays.items()})
+    said = _agreed(pg, [os.urandom(6).hex(), flat.structure, path])
+    for other, (_, structure, place) in enumerate(said):
+        if structure != said[0][1] or place != said[0][2]:
+            what = "the same structure of states" if structure != said[0][1] else f"the path {said[0][2]!r}"
+            raise CheckpointError(f"[{op}] expected {what} on all ranks, got something else on rank {other}; call it alike everywhere")
+    return Shards(path, flat, shard_size, said[0][0], whose), pg, rank
+
+
+def _finish_beside(shards: Shards, rank: int, size: int, seconds: float) -> None:
+    """Write this rank's files, and wait until the first rank has written the index, or told why not. Each rank leaves a note of its own, which it
+    takes away when it knows how it ended; the first rank takes its one away last."""
+    notes = [next(iter(shards.files)).rpartition("-of-")[0].rpartition("-")[0] + f"-{other}.note" for other in range(size)]
+    notes = [os.path.join(shards.folder, note) for note in notes]
+    failure, until = _tried(lambda: shards.write(rank)), time.monotonic() + seconds
+    try:
+        if rank:
+            _write_note(notes[rank], failure)
+            said = _read_notes(notes[:1], until)
+            _raise_any(said)
+            return
+        said = [failure, *_read_notes(notes[1:], until)]
+        if not any(said):
+            said[0] = _tried(shards.finish)
+        if any(said):
+            shards.discard()
+        if size > 1:
+            _write_note(notes[0], next((f"{text} (rank {k} of {size})" for k, text in enumerate(said) if text), None))
+            while any(os.path.exists(note) for note in notes[1:]) and time.monotonic() < until:
+                time.sleep(0.02)
+        _raise_any(said)
+    finally:
+        with suppress(OSError):
+            os.unlink(notes[rank])
+
+
+def _write_note(path: str, failure: str | None) -> None:
+    with open(f"{path}.part", "w", encoding="utf-8") as file:
+        json.dump(failure, file)
+    os.replace(f"{path}.part", path)
+
+
+def _read_notes(paths: list[str], until: float) -> list[str | None]:
+    """What they say, when they are there."""
+    said: list[str | None] = []
+    for path in paths:
+        while True:
+            with suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
+                said.append(json.load(file))
+                break
+            if time.monotonic() > until:
+                said.append(f"[async_save] expected a note of another rank at {path!r} within the group's timeout, got none: it has ended or hangs")
+                break
+            time.sleep(0.02)
+    return said
 
 
 def _stateful(value: Any) -> bool:

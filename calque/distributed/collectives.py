@@ -12,6 +12,7 @@ import numpy as np
 from calque.autograd.modes import no_grad
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, ShapeError, UnsupportedTypeError
+from calque.base.futures import Future
 from calque.base.layout import Layout, dense_layout
 from calque.base.text import shown, type_name
 from calque.distributed.exchange import exchange, flat, set_value, wait_for
@@ -57,6 +58,10 @@ class Work:
     def result(self) -> list[Any]:
         """The tensors that it writes."""
         return self._result
+
+    def get_future(self) -> Future[list[Any]]:
+        """A future of the tensors that it writes. What `then` gives it is called by the thread that waits."""
+        return Future.of(lambda: self.wait() and self._result)
 
     def source_rank(self) -> int:
         """Who has sent what was received."""

@@ -186,7 +186,11 @@ class DistributedDataParallel(Module):
             self._last = step
             self._compare(step)
             for number, bucket in enumerate(self._buckets):
-                self._send(number, bucket, step, [], [], [False] * len(bucket), [False] * len(bucket))
+                none = [False] * len(bucket)
+                if self._hook is not None and self._hook[1] not in hooks.NATIVE:
+                    hooks.by_hook(self._hook, number, number == len(self._buckets) - 1, [self._params[k] for k in bucket], none, none)
+                else:
+                    self._send(number, bucket, step, [], [], none, none)
             if self.broadcast_buffers:
                 self._same_buffers(step)
         if self._last is not None:

@@ -30,6 +30,7 @@ from calque.distributed.collectives import all_reduce, as_bytes, require_tensor
 from calque.distributed.ddp import by_dtype, copy_from, require_the_same
 from calque.distributed.exchange import exchange, flat, values_of
 from calque.distributed.group import ProcessGroup, ReduceOp
+from calque.distributed.mesh import group_of_mesh
 from calque.distributed.owners import OWNING, elsewhere, owned
 from calque.distributed.weights import tensors_of
 from calque.distributed.world import group_of
@@ -358,6 +359,18 @@ class FSDPModule:
         call.over(found)
         return found
 
+    def set_modules_to_forward_prefetch(self, modules: list[Any]) -> None:
+        """Changes nothing: the parameters of the next units are fetched while one computes, as far as the calls before it let them."""
+
+    def set_modules_to_backward_prefetch(self, modules: list[Any]) -> None:
+        """Changes nothing, as `set_modules_to_forward_prefetch`."""
+
+    def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
+        """Changes no result: gradients are averaged after each backward, and their sum is the mean of the sums; no rank keeps whole ones."""
+
+    def set_is_last_backward(self, is_last_backward: bool) -> None:
+        """Changes nothing: no work is left over from one backward pass to the next."""
+
 
 _CLASSES: dict[type, type] = {}
 
@@ -373,9 +386,9 @@ def fully_shard(
     Transformer), and for the model last, which takes the rest. Values are those of rank 0. Gradients are the mean of those of all ranks, as with
     `DistributedDataParallel`; a parameter of a unit that takes no part in a step gets a gradient of zeros if another of the unit does.
 
-    mesh: a process group, all ranks by default. reshard_after_forward: whether the whole parameters are given back between forward and backward, and
-    fetched again. Default: True, but False for a module that holds others that were shared out, whose backward comes at once. False for all is ZeRO's
-    stage 2. ignored_params: parameters that stay whole, and whose gradients nobody averages.
+    mesh: a process group, or a `DeviceMesh` of one dimension; all ranks by default. reshard_after_forward: whether the whole parameters are given
+    back between forward and backward, and fetched again. Default: True, but False for a module that holds others that were shared out, whose backward
+    comes at once. False for all is ZeRO's stage 2. ignored_params: parameters that stay whole, and whose gradients nobody averages.
 
     `state_dict()` of the module and of an optimizer give whole tensors and are calls of all ranks; `load_state_dict` takes whole ones.
     `clip_grad_norm_` and `GradScaler` look at all ranks. Optimizers that look at whole parameters (LARS, LAMB, Muon, Adafactor, LBFGS) raise.
@@ -396,7 +409,7 @@ def fully_shard(
         raise ArgumentError(f"[fully_shard] expected reshard_after_forward=True, False or None, got {shown(reshard_after_forward)}")
     if type(module).forward is Module.forward:
         raise ArgumentError(f"[fully_shard] expected a module that computes, got {type_name(module)}, which nobody calls; share out its parts")
-    pg = group_of("fully_shard", mesh)
+    pg = group_of("fully_shard", group_of_mesh("fully_shard", mesh))
     if pg is None:
         raise ArgumentError("[fully_shard] expected a group of which this process is a member")
     if isinstance(module, FSDPModule):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,12 @@ def require(what: str) -> None:
     package = need("mpi4py", "mpi4py", "mpi", what)
     package.rc.finalize = False  # MPI_Finalize waits for the others, which may wait for this rank
     package.rc.thread_level = "multiple"
+
+
+def begun() -> bool:
+    """Whether somebody has started MPI in this process."""
+    MPI: Any = sys.modules.get("mpi4py.MPI")
+    return MPI is not None and bool(MPI.Is_initialized())
 
 
 def load(what: str) -> Any:

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from calque.base.dtypes import uint8
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.distributed.collectives import as_bytes, root_of
 from calque.distributed.exchange import exchange, wait_for
 from calque.distributed.group import ProcessGroup
+from calque.distributed.messages import recv, send
 from calque.distributed.world import group_of
+from calque.functional.creation import from_numpy, tensor, zeros
 from calque.io import load, save
 from calque.observe.source import user_line
 
@@ -118,6 +121,43 @@ def scatter_object_list(
         _require_list("scatter_object_list", scatter_object_input_list, pg.size())
     broadcast_object_list(given, pg.ranks[root], pg)
     scatter_object_output_list[0] = given[0][pg.rank()]
+
+
+def send_object_list(
+    object_list: list[Any], dst: Any = None, group: Any = None, device: Any = None, group_dst: Any = None, use_batch: bool = False
+) -> None:
+    """Send the items of a list to rank `dst`, which calls `recv_object_list`; returns when they may change. use_batch: changes nothing.
+
+    Raises TypeError, before anything is sent, for an object that would have to be pickled.
+    """
+    pg = group_of("send_object_list", group)
+    if pg is None:
+        return
+    if not isinstance(object_list, list) or not object_list:
+        raise ArgumentError(f"[send_object_list] expected a list of one item or more, got {shown(object_list)}")
+    data = _packed(object_list)
+    send(tensor([data.size]), dst, group, group_dst=group_dst)
+    send(from_numpy(data.copy()), dst, group, group_dst=group_dst)
+
+
+def recv_object_list(
+    object_list: list[Any], src: Any = None, group: Any = None, device: Any = None, group_src: Any = None, use_batch: bool = False
+) -> int:
+    """The items of the list become those that rank `src` (default: any rank) sends; returns its rank, -1 on a process that is no member."""
+    pg = group_of("recv_object_list", group)
+    if pg is None:
+        return -1
+    if not isinstance(object_list, list) or not object_list:
+        raise ArgumentError(f"[recv_object_list] expected a list with a place for each item, got {shown(object_list)}")
+    size = tensor([0])
+    who = recv(size, src, group, group_src=group_src)
+    data = zeros(int(size.item()), dtype=uint8)
+    recv(data, who, group)
+    objects = load(BytesIO(data.numpy().tobytes()))
+    if len(objects) != len(object_list):
+        raise ArgumentError(f"[recv_object_list] expected as many items as rank {who} sends, {len(objects)}, got places for {len(object_list)}")
+    object_list[:] = objects
+    return who
 
 
 def _require_list(op: str, items: Any, count: int) -> None:

@@ -181,6 +181,7 @@ def init_process_group(
     _require_backend(backend)
     seconds = seconds_of("init_process_group", timeout, DEFAULT_TIMEOUT)
     place, size, host, port = _place(rank, world_size, init_method)
+    earlier = WORLD.mpi is None and mpi.begun()
     if WORLD.mpi is None:
         mpi.require("init_process_group")
         if host:
@@ -190,12 +191,7 @@ def init_process_group(
         WORLD.wire = mpi.MpiWire(WORLD.mpi, WORLD.mpi.COMM_WORLD.Dup())
     comm = WORLD.mpi.COMM_WORLD
     if (size >= 0 and comm.size != size) or (place >= 0 and comm.rank != place):
-        library = WORLD.mpi.Get_library_version().split("\n")[0][:60]
-        raise DistributedError(
-            f"[init_process_group] expected rank {place} of {size} processes, but the MPI of mpi4py ({library}) says {comm.rank} of {comm.size}: "
-            "they were started by the mpiexec of another MPI, or for another job; use calque launch, or the mpiexec of this environment, "
-            f"in {Path(sys.executable).parent}"
-        )
+        raise _another_job(place, size, comm, earlier, bool(host))
     WATCH.start(comm.rank, comm.size, WORLD.wire, flight_folder)
     WORLD.groups = 0
     WORLD.group = mpi.MpiGroup(WORLD.mpi, comm, tuple(range(comm.size)), comm.rank, 0, seconds, check_collectives)
@@ -203,6 +199,27 @@ def init_process_group(
         WORLD.hooked = True
         atexit.register(leave)
         _hook_exceptions()
+
+
+def _another_job(place: int, size: int, comm: Any, earlier: bool, met: bool) -> DistributedError:
+    """The error of an MPI that knows of other processes. earlier: it was started before this process joined its job; met: the processes have met."""
+    library, folder = WORLD.mpi.Get_library_version().split("\n")[0][:60], Path(sys.executable).parent
+    if earlier and comm.size == 1:
+        why = (
+            "it was started before, as a job of one process, by something that imports mpi4py.MPI (a library that looks whether there is a job); "
+            "start the program with calque launch"
+        )
+    elif met and "MPICH" not in library.upper():
+        why = (
+            "processes of calque launch, of spawn and of torchrun's variables meet as those of MPICH do; pip install mpich, or start the program "
+            "with the mpiexec of that MPI"
+        )
+    else:
+        why = "they were started by the mpiexec of another MPI, or for another job; use calque launch, or the mpiexec of this environment, "
+        why += f"in {folder}"
+    return DistributedError(
+        f"[init_process_group] expected rank {place} of {size} processes, but the MPI of mpi4py ({library}) says {comm.rank} of {comm.size}: {why}"
+    )
 
 
 def world(op: str) -> ProcessGroup:
@@ -252,6 +269,46 @@ def new_group(
     seconds = seconds_of("new_group", timeout, whole.timeout)
     call = whole.next_call("new_group", "", None, f"ranks {list(chosen)}", user_line())
     return whole.perform(call, lambda: whole.part(chosen, WORLD.groups, seconds) if whole.own in chosen else NON_GROUP_MEMBER)
+
+
+def new_subgroups(
+    group_size: int | None = None, group: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, group_desc: str | None = None
+) -> tuple[Any, list[Any]]:
+    """Groups of `group_size` neighbours each (default: LOCAL_WORLD_SIZE, the ranks of a machine): this process's, and all of them. A call of all
+    processes; the size must divide their number.
+
+    >>> import calque.distributed as dist
+    >>> dist.new_subgroups(2)
+    Traceback (most recent call last):
+    calque.base.errors.DistributedError: [new_subgroups] expected a process group: Default process group has not been initialized, ...
+    """
+    whole = world("new_subgroups")
+    if group is not None and group is not whole:
+        raise ArgumentError(f"[new_subgroups] expected group=None, the group of all processes, got {shown(group)}; new_group(ranks) makes others")
+    each = _number(job_variables(), "LOCAL_WORLD_SIZE") if group_size is None else group_size
+    if isinstance(each, bool) or not isinstance(each, int) or each < 1 or whole.size() % each:
+        raise ArgumentError(f"[new_subgroups] expected group_size to be a whole number that divides {whole.size()}, got {shown(each)}")
+    rows = [list(range(first, first + each)) for first in range(0, whole.size(), each)]
+    return new_subgroups_by_enumeration(rows, timeout, backend, pg_options, group_desc)
+
+
+def new_subgroups_by_enumeration(
+    ranks_per_subgroup_list: Any, timeout: Any = None, backend: Any = None, pg_options: Any = None, group_desc: str | None = None
+) -> tuple[Any, list[Any]]:
+    """A group of each list of ranks, which share none: this process's (None if it is in none), and all of them. A call of all processes.
+
+    >>> import calque.distributed as dist
+    >>> dist.new_subgroups_by_enumeration([[0], [1]])
+    Traceback (most recent call last):
+    calque.base.errors.DistributedError: [new_subgroups_by_enumeration] expected a process group: Default process group has not been initialized, ...
+    """
+    own = world("new_subgroups_by_enumeration").own
+    rows = [list(row) for row in ranks_per_subgroup_list]
+    every = [rank for row in rows for rank in row]
+    if not rows or len(set(every)) < len(every):
+        raise ArgumentError(f"[new_subgroups_by_enumeration] expected lists of ranks that share none, got {shown(ranks_per_subgroup_list)}")
+    made = [new_group(row, timeout, backend) for row in rows]
+    return next((found for row, found in zip(rows, made, strict=True) if own in row), None), made
 
 
 # ------------------------------------------------------------------------------------------------------------------- the end

@@ -30,3 +30,4 @@ def test_two_ranks_give_the_losses_of_one_process(library: str, count: int) -> N
     program = ["run", str(HERE / "ranks.py"), library]
     one = losses(*program)
     assert losses("launch", "-n", "2", "--no-prefix", "-m", "calque", *program) == one and len(one) == count
+    assert losses("run", "-m", "torch.distributed.run", "--nproc_per_node", "2", *program[1:]) == one

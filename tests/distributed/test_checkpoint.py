@@ -15,6 +15,7 @@ import calque
 import calque.distributed.checkpoint as dcp
 from calque import nn
 from calque.base.errors import CheckpointError
+from calque.distributed import checkpoint
 from tests.distributed.test_training import PROGRAMS, said
 
 PROGRAM = str(PROGRAMS / "checkpoint.py")
@@ -52,6 +53,31 @@ def test_three_ranks_and_a_kill_at_random_writes(tmp_path: Path, seed: int) -> N
         assert done.returncode != 0, (who, when, done.stdout)
         assert index.read_bytes() == before and calque.load(index)["step"] == 3, (who, when)
     assert losses(1, "load", str(tmp_path)) == after
+
+
+def test_parts_of_a_checkpoint_are_taken_in_place(tmp_path: Path) -> None:
+    state = {"net": {"a": calque.ones(2), "b": calque.ones(3)}, "rows": [calque.ones(1), 5], "empty": {"x": calque.ones(1)}, "n": 3}
+    dcp.save(state, checkpoint_id=tmp_path)
+    mine = {"net": {"b": calque.zeros(3)}, "rows": [calque.zeros(1), 0], "empty": {}, "n": 0}
+    kept: Any = mine["net"], mine["net"]["b"], mine["rows"][0]  # type: ignore[index]
+    dcp.load(mine, checkpoint_id=tmp_path)
+    assert mine["net"] is kept[0] and list(kept[0]) == ["b"] and kept[0]["b"] is kept[1] and kept[1].tolist() == [1, 1, 1]
+    assert mine["rows"][0] is kept[2] and kept[2].tolist() == [1] and mine["rows"][1] == 5 and mine["n"] == 3  # type: ignore[index]
+    assert list(mine["empty"]) == ["x"]  # type: ignore[call-overload]
+    before = calque.zeros(3)
+    for wanted, text in (
+        ({"net": {"b": before, "c": 1}}, "expected 'net.c' in .* got a, b"),
+        ({"n": 1, "net": {"b": before, "a": calque.zeros(7)}}, r"expected 'net.a' of shape \[7\] in .* got \(2,\)"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            dcp.load(wanted, checkpoint_id=tmp_path)
+        assert before.tolist() == [0, 0, 0]
+
+
+def test_a_rank_that_leaves_no_note_is_named(tmp_path: Path) -> None:
+    checkpoint._write_note(str(tmp_path / "a"), "no space")
+    found = checkpoint._read_notes([str(tmp_path / "a"), str(tmp_path / "b")], 0.0)
+    assert found[0] == "no space" and "expected a note of another rank at" in str(found[1])
 
 
 def test_without_a_job_it_is_one_process_and_wrong_calls_say_so(tmp_path: Path) -> None:

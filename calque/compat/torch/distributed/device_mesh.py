@@ -1,8 +1,5 @@
-"""`torch.distributed.device_mesh`: there are no several processes to put in order."""
+"""`torch.distributed.device_mesh`."""
 
-from calque.compat.refused import refused, refused_class
+from calque.distributed.mesh import DeviceMesh, init_device_mesh
 
 __all__ = ["DeviceMesh", "init_device_mesh"]
-
-DeviceMesh = refused_class("torch.distributed.device_mesh.DeviceMesh")
-init_device_mesh = refused("torch.distributed.device_mesh.init_device_mesh")

@@ -40,7 +40,7 @@ class FullyShardedDataParallel(Module):
         ignored_states: Any = None, device_mesh: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        without = {"cpu_offload": cpu_offload, "mixed_precision": mixed_precision, "param_init_fn": param_init_fn, "device_mesh": device_mesh}
+        without = {"cpu_offload": cpu_offload, "mixed_precision": mixed_precision, "param_init_fn": param_init_fn}
         for name, value in without.items():
             if value is not None:
                 raise ArgumentError(f"[FullyShardedDataParallel] expected {name}=None, got {shown(value)}; leave it out")
@@ -52,7 +52,8 @@ class FullyShardedDataParallel(Module):
         ignored = [p for part in ignored_modules or () for p in part.parameters()]
         for state in ignored_states or ():
             ignored += state.parameters() if isinstance(state, Module) else [state]
-        options = {"mesh": process_group, "reshard_after_forward": _RESHARD[sharding_strategy], "ignored_params": ignored}
+        mesh = process_group if device_mesh is None else device_mesh
+        options = {"mesh": mesh, "reshard_after_forward": _RESHARD[sharding_strategy], "ignored_params": ignored}
         if auto_wrap_policy is not None:
             for child in module.children():
                 _wrap(child, auto_wrap_policy, options)
