@@ -61,9 +61,11 @@ $(VENV)-clients/.installed: pyproject.toml Makefile
 clients: $(VENV)-clients/.installed  ## libraries written for PyTorch (transformers, einops, ...) on Calque, against PyTorch's results
 	$(VENV)-clients/bin/python -m pytest --slow -n 0 tests/clients tests/data/test_hugging_face.py tests/monitor/test_loggers.py $(PYTEST_ARGS)
 
-examples: $(VENV)/.installed-demo  ## the PyTorch programs of examples/ through `calque run` (EXAMPLES_ARGS="--steps 50")
+examples: $(VENV)/.installed-demo,vision,mpi  ## the programs of examples/ through `calque run`, `calque launch` and a search (EXAMPLES_ARGS="--steps 50")
 	@for program in $$(grep -l __main__ $$(grep -l "^import torch" examples/*.py)); do \
 		echo "calque run $$program $(EXAMPLES_ARGS)"; $(BIN)/calque run $$program $(EXAMPLES_ARGS) || exit 1; done
+	$(BIN)/calque launch -n 3 --restarts 3 --min 2 examples/elastic.py --kill 2@3,2@3
+	$(BIN)/python examples/tune_digits.py --trials 2 --epochs 2
 
 lint: $(VENV)/.installed-dev  ## ruff
 	$(BIN)/ruff check .

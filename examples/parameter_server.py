@@ -2,7 +2,7 @@
 
 In each iteration a worker (1) reads its part of the data, (2) pulls the parameters, (3) computes the gradient and (4) pushes it; what workers of a
 machine push is added up there, so that the network carries it once for each machine, and (5) the servers update the parameters. Here the machines
-are groups of processes of one machine; on a cluster, start this program on one of its nodes with `ray.init("auto")`.
+are groups of processes of one machine; with --cluster, on a node of a cluster of Ray (cluster/ray.yaml), they are where Ray places them.
 """
 
 import argparse
@@ -64,8 +64,13 @@ def alone(steps):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=200)
-    steps = parser.parse_args().steps
-    ray.init(num_cpus=4, object_store_memory=200_000_000, include_dashboard=False, logging_level="error")
+    parser.add_argument("--cluster", action="store_true", help="take part in the cluster that runs here, and start none")
+    options = parser.parse_args()
+    steps = options.steps
+    if options.cluster:
+        ray.init("auto", logging_level="error")
+    else:
+        ray.init(num_cpus=4, object_store_memory=200_000_000, include_dashboard=False, logging_level="error")
     net = network()
     parameters = dict(net.named_parameters())
     with calque.kvstore.create("dist_sync", num_workers=WORKERS, servers=2, machines=MACHINES, split=1000) as kv:

@@ -1,8 +1,9 @@
 """Search for the learning rate, batch size and layer widths of a network for handwritten digits.
 
-    python examples/tune_digits.py [--trials 10] [--epochs 8]
+    python examples/tune_digits.py [--trials 10] [--epochs 8] [--runner ray]
 
-A trial that dies goes on from its newest checkpoint. Needs scikit-learn, for the data.
+A trial that dies goes on from its newest checkpoint. Trials are processes of this machine, or, with --runner ray, of a cluster of Ray. Needs
+scikit-learn, for the data.
 """
 
 import argparse
@@ -58,6 +59,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=num_samples)
     parser.add_argument("--epochs", type=int, default=max_num_epochs)
+    parser.add_argument("--runner", choices=["local", "ray"], default="local")
     options = parser.parse_args()
     max_num_epochs, num_samples = options.epochs, options.trials
 
@@ -77,6 +79,7 @@ if __name__ == "__main__":
         config=config, num_samples=num_samples,
         scheduler=scheduler,
         progress_reporter=reporter,
+        runner=options.runner,
     )
     best = result.get_best_trial("loss", "min", "last")
     print(f"best: {best.config}, loss {best.last_result['loss']:.4f}, accuracy {best.last_result['accuracy']:.4f}")

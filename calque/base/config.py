@@ -8,6 +8,7 @@ False
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from dataclasses import dataclass, field
@@ -191,6 +192,21 @@ def hand_down(name: str, folder: str) -> None:
 def job_variables() -> dict[str, str]:
     """What whoever started this process says about the job that it belongs to, now: torchrun's variables, those of an MPI, and ours."""
     return {name: os.environ[name] for name in _OF_A_JOB if name in os.environ}
+
+
+def slurm_variables() -> dict[str, str]:
+    """What Slurm says to a process that `srun` has started, in the words of torchrun; nothing in any other process, as in a batch script."""
+    given = {name: os.environ.get(name, "") for name in ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_NODELIST")}
+    job, step = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", "")
+    if not all(given.values()) or not (job.isdecimal() and step.isdecimal()):
+        return {}
+    first = re.match(r"(?:[^,\[]|\[[^]]*\])*", given["SLURM_STEP_NODELIST"])  # of a1,b2 or a[01-04,7]b,c
+    assert first is not None
+    host = re.sub(r"\[([^],-]+)[^]]*\]", r"\1", first[0])
+    return {
+        "RANK": given["SLURM_PROCID"], "WORLD_SIZE": given["SLURM_STEP_NUM_TASKS"], "LOCAL_RANK": given["SLURM_LOCALID"],
+        "MASTER_ADDR": host, "MASTER_PORT": str(20_000 + (int(job) + 97 * int(step)) % 20_000),
+    }  # fmt: skip
 
 
 def set_variables(values: dict[str, str | None]) -> dict[str, str | None]:

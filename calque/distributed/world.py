@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from calque.base.config import RENDEZVOUS, job_variables, set_variables
+from calque.base.config import RENDEZVOUS, job_variables, set_variables, slurm_variables
 from calque.base.errors import ArgumentError, DistributedError
 from calque.base.text import shown
 from calque.distributed import mpi, rendezvous
@@ -104,6 +104,8 @@ def _place(rank: int, size: int, method: str | None) -> tuple[int, int, str, int
             found = _agreed("rank", rank, _number(variables, rank_name), rank_name)
             count = _agreed("world_size", size, _number(variables, size_name), size_name) if size_name else size
             return found if found is not None else -1, -1 if count is None else count, "", 0
+    if "RANK" not in variables and "WORLD_SIZE" not in variables:
+        variables = {**slurm_variables(), **variables}
     address = urlsplit(method or "env://")
     if address.scheme not in ("env", "tcp"):
         raise ArgumentError(f"[init_process_group] expected init_method 'env://' or 'tcp://host:port', got {shown(method)}")
@@ -160,9 +162,10 @@ def init_process_group(
     """Join the job: from here on its processes can communicate.
 
     backend: "mpi", or "gloo" for the same. init_method: "env://" (the default: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun sets them,
-    if neither an `mpiexec` nor `calque launch` has started the process), or "tcp://host:port" with world_size and rank. timeout: seconds or a
-    `timedelta` for which every call waits for its last member (default: 300). check_collectives: compare calls before data moves, so that ranks which
-    differ are an error that names them. flight_folder: where the last calls are written after a failure (default: the folder of temporary files).
+    or what Slurm's `srun` sets, if neither an `mpiexec` nor `calque launch` has started the process), or "tcp://host:port" with world_size and rank.
+    timeout: seconds or a `timedelta` for which every call waits for its last member (default: 300). check_collectives: compare calls before data
+    moves, so that ranks which differ are an error that names them. flight_folder: where the last calls are written after a failure (default: the
+    folder of temporary files).
 
     Raises DistributedError if processes are missing, or disagree, and MissingExtraError without mpi4py.
 

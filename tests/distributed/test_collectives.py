@@ -64,6 +64,34 @@ def test_variables_of_torchrun_start_ranks() -> None:
 
 
 @pytest.mark.mpi
+def test_variables_of_slurm_start_ranks() -> None:
+    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    port = free_port()
+    variables = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_LOCALID": "0"}
+    variables |= {"MASTER_PORT": str(port), "PYTHONPATH": path}
+    words = [sys.executable, "-c", SMALL.format("'gloo', timeout=60")]
+    ranks = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables, "SLURM_PROCID": str(r)}) for r in (1, 0)]
+    assert [(p.communicate(timeout=300)[0].strip(), p.returncode) for p in ranks] == [("3.0", 0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [("one", "one"), ("a1,b2", "a1"), ("n[01-04,07],m3", "n01"), ("rack2-n[7]x,b", "rack2-n7x"), ("r[1-2]n[3,5]", "r1n3"), ("a,b[1-2]", "a")],
+)
+def test_what_slurm_says_in_the_words_of_torchrun(nodes: str, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from calque.base.config import slurm_variables
+
+    for name, value in (("SLURM_PROCID", "5"), ("SLURM_LOCALID", "1"), ("SLURM_JOB_ID", "40123"), ("SLURM_STEP_NODELIST", nodes)):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("SLURM_STEP_ID", raising=False)
+    monkeypatch.delenv("SLURM_STEP_NUM_TASKS", raising=False)
+    assert slurm_variables() == {}  # a batch script, which srun has not started
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    monkeypatch.setenv("SLURM_STEP_ID", "2")
+    assert slurm_variables() == {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": host, "MASTER_PORT": str(20000 + 123 + 194)}
+
+
+@pytest.mark.mpi
 @pytest.mark.slow
 def test_functions_are_spawned() -> None:
     done = run(sys.executable, str(PROGRAMS / "spawned.py"), str(free_port()))

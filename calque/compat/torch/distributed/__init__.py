@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from calque.base.config import job_variables
+from calque.base.config import job_variables, slurm_variables
 from calque.base.device import Device
 from calque.base.errors import DistributedError
 from calque.base.text import shown
@@ -38,7 +38,7 @@ all_gather_single, reduce_scatter_single = all_gather_into_tensor, reduce_scatte
 def is_available() -> bool:  # type: ignore[no-redef]
     """Whether this process belongs to a job, and mpi4py is there. Libraries take "available" to mean that tensors can be shared out among processes
     as well, and import half of PyTorch's package for it; in one process they need not."""
-    return mpi_is_there() and bool(is_initialized() or job_variables())  # noqa: F405 - of the star
+    return mpi_is_there() and bool(is_initialized() or job_variables() or slurm_variables())  # noqa: F405 - of the star
 
 
 def is_backend_available(backend: str) -> bool:
@@ -56,7 +56,7 @@ def get_default_backend_for_device(device: Any) -> str:
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
     """This process's number on its machine, LOCAL_RANK; without that variable the fallback."""
-    found = job_variables().get("LOCAL_RANK")
+    found = job_variables().get("LOCAL_RANK", slurm_variables().get("LOCAL_RANK"))
     if found is None and fallback_rank is None:
         raise RuntimeError("[get_node_local_rank] expected LOCAL_RANK in the environment, found none; pass fallback_rank, or use calque launch")
     return int(fallback_rank if found is None else found)  # type: ignore[arg-type]
