@@ -75,6 +75,11 @@ def _code(process: subprocess.Popen[bytes]) -> int | None:
     return process.poll()
 
 
+def how_it_ended(code: int) -> str:
+    """What an exit code of a process says."""
+    return f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code} ({signal.Signals(-code).name})"
+
+
 class _Gang:
     """The processes of one `launch`, and the threads that show what they print. `kept`: where they keep commits; `number`: how often they have been
     started anew."""
@@ -133,6 +138,9 @@ class _Gang:
         """Until all have ended well: None; or one has not: its rank and code. `asked`: signals that have come for them."""
         while True:
             codes = [_code(process) for process in self.processes]
+            for rank, code in enumerate(codes):
+                if code is not None:
+                    self.server.gone(rank, how_it_ended(code))
             bad = next(((rank, code) for rank, code in enumerate(codes) if code), None)
             if bad is not None or all(code == 0 for code in codes):
                 return bad
@@ -206,7 +214,7 @@ def _gangs(words: Sequence[str], size: int, prefix: bool, restarts: int, least: 
         if bad is None:
             return 0
         rank, code = bad
-        how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code} ({signal.Signals(-code).name})"
+        how = how_it_ended(code)
         if last or kept is None:
             break
         commit = max((c.number for c in kept.newest()), default=0)
@@ -271,12 +279,17 @@ class ProcessContext:
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         """Wait until one fails or all have ended: whether all have. If one failed, the others are ended, and its error is raised here."""
+        for k, process in enumerate(self.processes if self._server is not None else ()):
+            if process.exitcode is not None:
+                self._server.gone(k, how_it_ended(process.exitcode))  # type: ignore[union-attr]
         running = {process.sentinel: k for k, process in enumerate(self.processes) if process.is_alive() or process.exitcode != 0}
         ready = connection.wait(list(running), timeout=timeout) if running else []
         for sentinel in ready:
             index = running[sentinel]
             process = self.processes[index]
             process.join()
+            if self._server is not None:
+                self._server.gone(index, how_it_ended(process.exitcode))
             if process.exitcode != 0:
                 self._fail(index, process, grace_period)
         over = all(process.exitcode == 0 for process in self.processes)

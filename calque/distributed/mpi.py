@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from calque.base.config import job_variables
 from calque.base.errors import DistributedError
 from calque.base.extras import need
 from calque.distributed.group import Array, ProcessGroup, ReduceOp
@@ -30,6 +32,23 @@ def begun() -> bool:
     """Whether somebody has started MPI in this process."""
     MPI: Any = sys.modules.get("mpi4py.MPI")
     return MPI is not None and bool(MPI.Is_initialized())
+
+
+def require_own_mpiexec(what: str, place: int, size: int) -> None:
+    """Raise if Open MPI has started this process and the environment has MPICH, which would end it with an error of its own as soon as it begins."""
+    if "OMPI_COMM_WORLD_RANK" in job_variables() and not begun() and _installed("mpich") and not _installed("openmpi"):
+        raise DistributedError(
+            f"[{what}] expected rank {place} of {size} processes that the mpiexec of MPICH has started, as this environment has the package mpich, "
+            f"got one that Open MPI has started; use calque launch, or the mpiexec in {Path(sys.executable).parent}"
+        )
+
+
+def _installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def load(what: str) -> Any:

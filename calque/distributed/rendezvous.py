@@ -10,6 +10,7 @@ Source of the protocol: the sources of MPICH, `src/pmi/src/pmi_v1.c` and `pmi_wi
 
 from __future__ import annotations
 
+import math
 import secrets
 import selectors
 import socket
@@ -66,6 +67,7 @@ class Rendezvous:
         self._watched = selectors.DefaultSelector()
         self._watched.register(self._listener, selectors.EVENT_READ)
         self._stop = False
+        self._gone: dict[int, str] = {}
 
     def start(self) -> "Rendezvous":
         """Serve from a thread."""
@@ -80,6 +82,10 @@ class Rendezvous:
         """Serve no longer."""
         self._stop = True
 
+    def gone(self, rank: int, how: str) -> None:
+        """Whoever has started the processes knows that one has ended; those that wait for it are told, if it has not come before. From any thread."""
+        self._gone.setdefault(rank, how)
+
     def serve(self) -> None:
         """Until `close`."""
         try:
@@ -92,6 +98,11 @@ class Rendezvous:
                 if self._until and time.monotonic() > self._until:
                     missing = [str(r) for r in range(self.size) if r not in self._met]
                     self._refuse(f"after {self.seconds:g} s rank {', '.join(missing)} of {self.size} had not come")
+                lost = [(rank, how) for rank, how in list(self._gone.items()) if rank not in self._met and rank not in self._ids]
+                if lost and not self._over and len(self._met) < self.size:
+                    self._refuse(f"rank {lost[0][0]} of {self.size} {lost[0][1]} before it came")
+                    for peer in [p for p in self._peers if p.rank in self._ids]:
+                        self._drop(peer)  # MPI itself waits for the one that is gone, and hears nothing else
         finally:
             for peer in list(self._peers):
                 self._drop(peer)
@@ -135,10 +146,10 @@ class Rendezvous:
         command = got["cmd"]
         answer = _ANSWERS.get(command)
         if command == HELLO:
-            self._meet(peer, int(got["rank"]), int(got["size"]))
+            self._meet(peer, int(got["rank"]), int(got["size"]), float(got.get("seconds", "inf")))
         elif command == "initack":
             rank = int(got["pmiid"])
-            if not 0 <= rank < self.size or rank in self._ids:
+            if not 0 <= rank < self.size or rank in self._ids or self._over:
                 raise ValueError(rank)
             self._ids.add(rank)
             peer.rank = rank
@@ -155,7 +166,7 @@ class Rendezvous:
         else:
             peer.say(f"cmd={command}_result rc=-1 msg=unknown_command")
 
-    def _meet(self, peer: _Peer, rank: int, size: int) -> None:
+    def _meet(self, peer: _Peer, rank: int, size: int, seconds: float) -> None:
         if not self._over and (size != self.size or not 0 <= rank < size):
             self._over = f"rank {rank} expects {size} processes where {self.size} were to meet"
         elif not self._over and rank in self._met:
@@ -166,7 +177,9 @@ class Rendezvous:
             self._refuse(self._over)
             return
         self._met[rank] = peer
-        self._until = self._until or time.monotonic() + self.seconds
+        if not self._until or seconds < self.seconds:  # the most impatient one decides
+            self.seconds = min(self.seconds, seconds)
+            self._until = min(self._until or math.inf, time.monotonic() + self.seconds)
         if len(self._met) == self.size:
             self._until = 0.0
             for other in self._met.values():
@@ -205,7 +218,7 @@ def meet(host: str, port: int, rank: int, size: int, seconds: float) -> str:
             time.sleep(0.05)
     with connection:
         connection.settimeout(0.2)
-        connection.sendall(f"cmd={HELLO} rank={rank} size={size}\n".encode())
+        connection.sendall(f"cmd={HELLO} rank={rank} size={size} seconds={seconds}\n".encode())
         text = b""
         while b"\n" not in text:  # in short turns: Ctrl-C comes through
             try:

@@ -187,6 +187,8 @@ def init_process_group(
     earlier = WORLD.mpi is None and mpi.begun()
     if WORLD.mpi is None:
         mpi.require("init_process_group")
+        if not host and size != 1:
+            mpi.require_own_mpiexec("init_process_group", place, size)
         if host:
             _meet(place, size, host, port, min(seconds, MEETING_SECONDS))
         WORLD.mpi = mpi.load("init_process_group")

@@ -234,6 +234,26 @@ def test_without_mpi4py_the_command_is_said(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.mpi
 def test_ranks_of_another_mpi_say_so() -> None:
     """The `mpiexec` of one MPI starts ranks whose mpi4py uses another: each believes that it is alone."""
-    done = run(sys.executable, "-c", SMALL.format("'mpi'"), OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2")
+    words = SMALL.format("'mpi'")
+    unknown = "import calque.distributed.mpi as m; m._installed = lambda package: False\n"  # an MPI of the system, of which nothing is known
+    done = run(sys.executable, "-c", unknown + words, OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2")
     assert done.returncode == 1
     assert re.search(r"expected rank 1 of 2 processes, but the MPI of mpi4py \(.*\) says 0 of 1: they were started by the mpiexec of", done.stderr)
+    known = unknown.replace("False", "package == 'mpich'")
+    done = run(sys.executable, "-c", known + words, OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2")
+    assert done.returncode == 1
+    assert re.search(r"rank 1 of 2 processes that the mpiexec of MPICH has started.* got one that Open MPI has started; use calque", done.stderr)
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_an_mpi_that_a_library_has_started_before_is_named() -> None:
+    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PYTHONPATH": path}
+    program = "import mpi4py; mpi4py.rc.thread_level = 'multiple'; from mpi4py import MPI\n" + SMALL.format("'gloo', timeout=60")
+    words = [sys.executable, "-c", program]
+    ranks = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env={**os.environ, **variables, "RANK": str(r)}) for r in (1, 0)]
+    for rank in ranks:
+        said = rank.communicate(timeout=100)[1]
+        assert rank.returncode == 1, said
+        assert "says 0 of 1: it was started before, as a job of one process, by something that imports mpi4py.MPI" in said

@@ -52,6 +52,27 @@ def test_who_does_not_belong_is_named_to_everybody() -> None:
     assert heard == ["after 1 s rank 0, 2 of 3 had not come"]
 
 
+def test_one_that_has_ended_is_named_to_those_that_wait() -> None:
+    server = Rendezvous(3).start()
+    server.gone(1, "ended with exit code 5")
+    assert meetings(server, (0, 3), (2, 3)) == ["rank 1 of 3 ended with exit code 5 before it came"] * 2
+    heard = meetings(Rendezvous(2).start(), (1, 2), seconds=0.5)
+    assert heard == ["after 0.5 s rank 0 of 2 had not come"]  # the one that waits says how long
+
+
+def test_one_that_has_ended_afterwards_is_none_of_its_business() -> None:
+    server = Rendezvous(2).start()
+    heard: list[str] = []
+    first = threading.Thread(target=lambda: heard.append(meet(server.host, server.port, 0, 2, 100)))
+    first.start()
+    time.sleep(0.3)
+    server.gone(0, "ended with exit code 0")  # such as a process that has left the job to one that it started
+    assert meet(server.host, server.port, 1, 2, 100) == ""
+    first.join()
+    assert heard == [""]
+    server.close()
+
+
 def test_strangers_disturb_nobody(rng) -> None:
     server = Rendezvous(2).start()
     texts = [b"GET / HTTP/1.1\r\n\r\n", b"cmd=put key=a\n", b"cmd=calque_hello rank=x size=2\n", b"cmd=initack pmiid=7\n", b"x" * 200_000, b""]
