@@ -13,6 +13,7 @@ import threading
 import time
 from typing import Any, Protocol
 
+from calque.base.config import RENDEZVOUS, job_variables
 from calque.base.errors import DistributedError
 from calque.distributed.record import Call, Recorder
 from calque.observe.source import inside_package
@@ -158,6 +159,10 @@ class Watch:
     def _too_long(self, call: Call, ranks: tuple[int, ...], timeout: float) -> str:
         others = [rank for rank in ranks if rank != self.rank]
         late = f"rank {self.rank} has waited {timeout:g} s in {call}"
+        if RENDEZVOUS not in job_variables():  # MPI crashes where it writes to a machine that is gone (MPICH 5.0): what is known is said before
+            where = self.recorder.write(self.rank, late, self.folder)
+            sys.stderr.write(f"calque: [{call.op}] {late}, and asks ranks {others} where they are; its last calls are in {where}\n")
+            sys.stderr.flush()
         with self._lock:
             self._places.clear()
             for rank in others:
