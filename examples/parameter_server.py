@@ -9,6 +9,7 @@ import argparse
 import functools
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import calque
 from calque import nn
@@ -49,6 +50,13 @@ def work(rank, steps):
     return kv.traffic()[0]
 
 
+def places(cluster):
+    """By rank, where its worker has to run: those of a group on one node, the groups on different ones as far as there are nodes."""
+    nodes = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
+    groups = {rank: k for k, ranks in enumerate(MACHINES) for rank in ranks}
+    return [{"scheduling_strategy": NodeAffinitySchedulingStrategy(nodes[groups[rank] % len(nodes)], soft=not cluster)} for rank in range(WORKERS)]
+
+
 def alone(steps):
     """The same in one process."""
     net = network()
@@ -76,7 +84,7 @@ def main():
     with calque.kvstore.create("dist_sync", num_workers=WORKERS, servers=2, machines=MACHINES, split=1000) as kv:
         kv.init(list(parameters), [w.detach() for w in parameters.values()])
         kv.set_optimizer(functools.partial(calque.optim.Adam, lr=0.01))
-        sent = sum(ray.get([work.remote(rank, steps) for rank in range(WORKERS)]))
+        sent = sum(ray.get([work.options(**place).remote(rank, steps) for rank, place in enumerate(places(options.cluster))]))
         crossed = sum(kv.machine_traffic(machine)[0] for machine in range(len(MACHINES)))
         kv.pull(list(parameters), [w.detach() for w in parameters.values()])
     ray.shutdown()

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,13 +45,14 @@ class Machines:
             ip("-n", name, "link", "set", link, "up")
             ip("-n", name, "link", "set", "lo", "up")
 
-    def start(self, k: int, *words: str, **variables: str) -> subprocess.Popen[str]:
-        """Run a command on a machine."""
+    def start(self, k: int, *words: str, out: Any = None, **variables: str) -> subprocess.Popen[str]:
+        """Run a command on a machine. out: the file for what it prints, a pipe by default."""
         alone = f"hostname machine{k}; mount -t tmpfs tmpfs /dev/shm; exec \"$@\""
         path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+        out = subprocess.PIPE if out is None else out
         process = subprocess.Popen(
             ["ip", "netns", "exec", self.names[k], "unshare", "--uts", "--mount", "sh", "-c", alone, "sh", *words],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path, **variables}, start_new_session=True,
+            stdout=out, stderr=out, text=True, env={**os.environ, "PYTHONPATH": path, **variables}, start_new_session=True,
         )  # fmt: skip
         self.started.append(process)
         return process
