@@ -237,10 +237,11 @@ class DeviceProgram(ABC):
 class DeviceBackend(ABC):
     """The devices of one kind. A value is a flat array there: an object with `dtype`, `size`, `nbytes`, `is_ready()` (whether it is computed) and
     `__array__`, which waits and copies to the host. Nobody writes to a value. `host`: whether the devices are the processor that Python runs on, so
-    that no program takes them by itself."""
+    that no program takes them by itself. `alone`: each device is all that work is spread over, so that no batch is cut over several of the kind."""
 
     kind: str
     host: bool = False
+    alone: bool = False
 
     @abstractmethod
     def count(self) -> int:

@@ -20,6 +20,7 @@ from calque.base.text import shown
 GROUP = "calque.backends"
 BACKENDS: dict[str, Any] = {
     "cuda": "calque.backend.xla.backend:cuda",
+    "mesh": "calque.backend.xla.mesh:meshes",
     "tpu": "calque.backend.xla.backend:tpu",
     "xla": "calque.backend.xla.backend:xla",
 }

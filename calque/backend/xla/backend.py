@@ -13,7 +13,8 @@ import numpy as np
 from calque.backend.base import DeviceBackend, DeviceProgram, Mark, MemoryStats, Scalar
 from calque.backend.cpu.memory import available, whole
 from calque.backend.xla.ledger import Ledger
-from calque.backend.xla.translate import Translation, pack, supports
+from calque.backend.xla.traced import Numbers, ProgramFunction, failed_check
+from calque.backend.xla.translate import supports
 from calque.base.config import settings
 from calque.base.dtypes import DType, from_numpy_dtype
 from calque.base.errors import DeviceError, OutOfMemoryError
@@ -134,10 +135,12 @@ class JaxBackend(DeviceBackend):
         dtype = from_numpy_dtype(np.dtype(array.dtype))
         if dtype is None or (dtype.hosted and not settings.fallback):
             raise DeviceError(f"[to] expected a dtype that {self.kind}:{index} has, got {array.dtype}; keep the tensor on the CPU")
+        self.afford(index, int(array.nbytes))
         try:
             with jax.enable_x64(True):
-                here = isinstance(array, jax.Array) and device in array.devices()
-                value = jax.numpy.array(array, copy=True) if here else jax.device_put(array, device)
+                known = isinstance(array, jax.Array)
+                here = known and device in array.devices()
+                value = jax.numpy.array(array, copy=True) if here else jax.device_put(array if known else np.asarray(array), device)
         except jax.errors.JaxRuntimeError as error:
             raise self.meant(error, index, array.nbytes) from None
         self.copied[index], ledger = weakref.ref(value), self.ledger(index)
@@ -163,6 +166,17 @@ class JaxBackend(DeviceBackend):
             self.ledgers.setdefault(index, None if self.devices[index].memory_stats() else Ledger())
         return self.ledgers[index]
 
+    def afford(self, index: int, nbytes: int) -> None:
+        """Raise `OutOfMemoryError` if a device that we count for has a limit (`calque.xla.memory_limit`) and so much more would go beyond it."""
+        ledger = self.ledger(index)
+        over = 0 if ledger is None else ledger.excess(nbytes)
+        if over and ledger is not None:
+            where = f"{self.kind}:{index}"
+            text = f"{ledger.stats().in_use:,} of {ledger.limit:,} bytes in use"
+            made = OutOfMemoryError(f"[run] expected {nbytes:,} bytes on {where}, got {text}; free tensors, or shard the module over more devices")
+            made.sizes = (f"{nbytes:,} bytes", f"{where} with {text}")
+            raise made
+
     def memory(self, index: int) -> MemoryStats:
         """As the device counts; where it does not, by the values that are alive and what programs need beside them."""
         ledger = self.ledger(index)
@@ -180,12 +194,17 @@ class JaxBackend(DeviceBackend):
 
     def limit(self, index: int) -> int:
         """What JAX may take; of the CPU the machine's memory."""
+        ledger = self.ledger(index)
+        if ledger is not None and ledger.limit:
+            return ledger.limit
         stats = self.devices[index].memory_stats()
         return int(stats.get("bytes_limit", 0)) if stats else whole() if self.devices[index].platform == "cpu" else 0
 
     def free(self, index: int) -> int:
         """See `DeviceBackend.free`."""
-        return available() if self.devices[index].platform == "cpu" else super().free(index)
+        ledger = self.ledger(index)
+        limited = ledger is not None and ledger.limit
+        return available() if self.devices[index].platform == "cpu" and not limited else super().free(index)
 
     def facts(self, index: int) -> Mapping[str, Any]:
         """Of NVIDIA's GPUs."""
@@ -225,40 +244,30 @@ class XlaProgram(DeviceProgram):
     def __init__(self, backend: JaxBackend, program: Program, index: int) -> None:
         self.backend, self.index, self.device = backend, index, backend.devices[index]
         jax = backend.jax
-        translation = Translation(jax, program, not settings.tf32, self.device.platform == "gpu")
-        leaves = [program.nodes[i] for i in program.inputs]
+        function = ProgramFunction(jax, program, self.device.platform == "gpu")
         here = jax.sharding.SingleDeviceSharding(self.device)
-        self.pack, self._numbers, self._known = pack(program), None, b""
-        count = len(self.pack([0] * (1 + max((n.attrs[0] for n in program.nodes if n.op.role == "scalar"), default=-1))))
-        donated = {number for _, number in program.updates}
-        kept = [k for k in range(len(leaves)) if k not in donated]
-        given = [k for k in range(len(leaves)) if k in donated]
-
-        def whole(written: list[Value], read: list[Value], numbers: Value) -> Any:
-            inputs: list[Value] = [None] * len(leaves)
-            for k, x in zip([*given, *kept], [*written, *read], strict=True):
-                inputs[k] = x
-            outputs, checks = translation.run(inputs, jax.lax.bitcast_convert_type(numbers, np.int64))
-            checks = jax.numpy.zeros((0,), np.int64) if checks is None else checks
-            return outputs, (checks, jax.numpy.all(checks == -1).reshape(1))
+        self.numbers, self.given, self.kept, self.checks = Numbers(jax, function, self.device), function.given, function.kept, bool(program.checks)
 
         def shaped(k: int) -> Any:
-            return jax.ShapeDtypeStruct((leaves[k].numel,), leaves[k].dtype.np, sharding=here)
+            return jax.ShapeDtypeStruct((function.leaves[k].numel,), function.leaves[k].dtype.np, sharding=here)
 
         with jax.enable_x64(True):
-            numbers = jax.ShapeDtypeStruct((count, 2), np.uint32, sharding=here)
-            traced = jax.jit(whole, donate_argnums=0, keep_unused=True)
-            self.lowered = traced.lower([shaped(k) for k in given], [shaped(k) for k in kept], numbers)
+            numbers = jax.ShapeDtypeStruct((function.count, 2), np.uint32, sharding=here)
+            traced = jax.jit(function.whole, donate_argnums=0, keep_unused=True)
+            self.lowered = traced.lower([shaped(k) for k in self.given], [shaped(k) for k in self.kept], numbers)
             try:
                 self.call = self.lowered.compile()
             except jax.errors.JaxRuntimeError as error:
                 raise backend.meant(error, index) from None
-        self.given, self.kept, self.checks = given, kept, bool(program.checks)
         self.ledger = backend.ledger(index)
-        self.beside = 0 if self.ledger is None else int(self.call.memory_analysis().temp_size_in_bytes)
-        self.indexed = translation.windows.indexed
-        self.array = jax.Array
-        with self._lock:
+        self.beside, self.growth = (0, 0) if self.ledger is None else needs(self.call)
+        self.indexed, self.array = function.indexed, jax.Array
+        XlaProgram.count_one()
+
+    @classmethod
+    def count_one(cls) -> None:
+        """One more was compiled."""
+        with cls._lock:
             XlaProgram.compiled += 1
 
     def run(self, inputs: Sequence[Value], scalars: Sequence[Scalar]) -> tuple[Sequence[Value], Any]:
@@ -266,8 +275,10 @@ class XlaProgram(DeviceProgram):
         array, backend = self.array, self.backend
         values = [x if isinstance(x, array) else backend.put(np.array(x), self.index) for x in inputs]
         given = [values[k] for k in self.given]
+        if self.ledger is not None:
+            backend.afford(self.index, self.growth)
         try:
-            outputs, report = self.call(given, [values[k] for k in self.kept], self._words(scalars))
+            outputs, report = self.call(given, [values[k] for k in self.kept], self.numbers(scalars))
         except backend.jax.errors.JaxRuntimeError as error:
             raise backend.meant(error, self.index) from None
         if self.ledger is not None:
@@ -275,18 +286,13 @@ class XlaProgram(DeviceProgram):
         backend.last[self.index] = report[1]
         return outputs, report if self.checks else None
 
-    def _words(self, scalars: Sequence[Scalar]) -> Value:
-        """The numbers on the device: those of the last run if they are the same."""
-        made = self.pack(scalars)
-        known = made.tobytes()
-        numbers, before = self._numbers, self._known
-        if numbers is None or known != before:  # as halves of words, which need no types that JAX has to be asked for
-            numbers = self.backend.jax.device_put(made.view(np.uint32).reshape(-1, 2), self.device)
-            self._known, self._numbers = known, numbers
-        return numbers
-
     def checked(self, report: Any) -> tuple[int, int]:
         """Reads the checks' values."""
-        values = self.backend.jax.device_get(report[0])
-        failed = np.flatnonzero(values != -1)
-        return (int(failed[0]), int(values[failed[0]])) if failed.size else (-1, -1)
+        return failed_check(self.backend.jax, report)
+
+
+def needs(call: Any) -> tuple[int, int]:
+    """Bytes on a device that a compiled program needs beside values while it runs, and by how much memory grows at most."""
+    found = call.memory_analysis()
+    beside = int(found.temp_size_in_bytes)
+    return beside, beside + max(0, int(found.output_size_in_bytes) - int(found.alias_size_in_bytes))

@@ -27,16 +27,28 @@ class Ledger:
         self._gone: deque[_Entry] = deque()  # not struck out yet: the collector may free values at any place, also inside of `enter`
         self._lock = threading.Lock()
         self._in_use = self._peak = 0
+        self.limit = 0
+        """Bytes that values and programs may take; 0: what there is."""
 
-    def enter(self, values: Iterable[Any], beside: int = 0, given: Iterable[Any] = ()) -> None:
-        """Count new values. `beside`: bytes that the program which makes them needs while it runs; `given`: values whose memory it takes over."""
+    def excess(self, nbytes: int) -> int:
+        """How far `nbytes` more would go beyond the limit."""
+        if not self.limit:
+            return 0
+        with self._lock:
+            self._settle()
+            return max(0, self._in_use + nbytes - self.limit)
+
+    def enter(self, values: Iterable[Any], beside: int = 0, given: Iterable[Any] = (), sizes: Iterable[int] | None = None) -> None:
+        """Count new values. `beside`: bytes that the program which makes them needs while it runs; `given`: values whose memory it takes over;
+        `sizes`: bytes of each that lie here, if that is not all of it."""
         gone = self._gone.append
         with self._lock:
             for value in given:
                 self._strike(self._entries.get(id(value)))
-            for value in values:
+            made = list(values)
+            for value, nbytes in zip(made, [v.nbytes for v in made] if sizes is None else sizes, strict=True):
                 entry = _Entry(value, gone)
-                entry.key, entry.nbytes = id(value), value.nbytes
+                entry.key, entry.nbytes = id(value), nbytes
                 self._settle()
                 self._entries[entry.key] = entry
                 self._in_use += entry.nbytes

@@ -26,26 +26,26 @@ def supports(op: Any) -> bool:
 
 class Translation:
     """What a program is in JAX. `run(inputs, numbers)` gives outputs and the checks' values; `numbers` holds the scalars of the program as the bits
-    of int64 or float64."""
+    of int64 or float64. `shaped`: outputs have the shapes of their nodes, else they are flat."""
 
-    def __init__(self, jax: Any, program: Program, precise: bool, gpu: bool) -> None:
-        self.jax, self.jnp, self.program = jax, jax.numpy, program
+    def __init__(self, jax: Any, program: Program, precise: bool, gpu: bool, shaped: bool = False) -> None:
+        self.jax, self.jnp, self.program, self.shaped = jax, jax.numpy, program, shaped
         self.windows, self.routines = Windows(jax), Routines(jax, precise, gpu)
         self.kept: dict[Any, dict[str, Value]] = {}  # computations of which each node names a part
 
     def run(self, inputs: Sequence[Value], numbers: Value) -> tuple[list[Value], Value]:
-        """Outputs, flat, and the values of all checks (or None)."""
+        """Outputs and the values of all checks (or None)."""
         program, values = self.program, list[Value]()
         needed = _needed(program)
         for position, node in enumerate(program.nodes):
             values.append(self.node(node, [values[i] for i in node.inputs], inputs, numbers) if position in needed else None)
-        outputs = [values[o].reshape(-1) for o in program.outputs]
+        outputs = [values[o] if self.shaped else values[o].reshape(-1) for o in program.outputs]
         if not program.checks:
             return self._distinct(outputs), None
         checks = self.jnp.stack([values[c.value].reshape(()) for c in program.checks])
         fine = self.jnp.all(checks == -1)
         for output, number in program.updates:  # a program whose check fails changes no state
-            outputs[output] = self.jnp.where(fine, outputs[output], inputs[number].reshape(-1))
+            outputs[output] = self.jnp.where(fine, outputs[output], inputs[number].reshape(outputs[output].shape))
         return self._distinct(outputs), checks
 
     def _distinct(self, outputs: list[Value]) -> list[Value]:

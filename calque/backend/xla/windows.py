@@ -145,9 +145,11 @@ class Windows:
 
     def gridded(self, x: Any, window: Window) -> Any:
         """The base as a grid, with padding around it."""
-        flat, more = x.reshape(-1), prod(window.grid) - x.size
+        more = prod(window.grid) - x.size
+        if not more:  # in one step, through which a partition over several devices is carried on
+            return x.reshape(window.grid)
         around = [(window.shift, more - window.shift, 0)]
-        return (self.lax.pad(flat, self.jnp.zeros((), flat.dtype), around) if more else flat).reshape(window.grid)
+        return self.lax.pad(x.reshape(-1), self.jnp.zeros((), x.dtype), around).reshape(window.grid)
 
     def _side_by_side(self, x: Any, shape: Shape, strides: Shape, offset: int) -> Any:
         dims = unrolled(x.shape, shape, strides, offset)

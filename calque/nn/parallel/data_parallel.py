@@ -45,7 +45,7 @@ def _all_beside(module: Any) -> list[str]:
     """All devices of the kind where the module's parameters live if there are several, else none."""
     found = {p._layout.device for p in module.parameters()}
     backend = next((device.backend for device in found if device.backend is not None), None)
-    kind, count = ("cpu", settings.logical_devices) if backend is None else (next(iter(found)).type, backend.count())
+    kind, count = ("cpu", settings.logical_devices) if backend is None else (next(iter(found)).type, 1 if backend.alone else backend.count())
     return [f"{kind}:{i}" for i in range(count)] if count > 1 else []
 
 
