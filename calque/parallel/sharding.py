@@ -184,8 +184,8 @@ def _plan(module: Module, mesh: Mesh, rules: Mapping[str, Cut | None]) -> list[t
             if axis is not None and t.shape[dim] % mesh.axes[axis]:
                 n = mesh.axes[axis]
                 raise ArgumentError(
-                    f"[shard] expected sizes that {n} devices share out evenly, got {name} of shape {tuple(t.shape)} cut along dimension {dim}; pad it "
-                    f"to {-(-t.shape[dim] // n) * n}, or cut another dimension"
+                    f"[shard] expected sizes that {n} devices share out evenly, got {name} of shape {tuple(t.shape)} cut along dimension {dim}; "
+                    f"pad it to {-(-t.shape[dim] // n) * n}, or cut another dimension"
                 )
         plan.append((t, partition))
     if unused:

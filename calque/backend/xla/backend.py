@@ -13,6 +13,8 @@ import numpy as np
 from calque.backend.base import DeviceBackend, DeviceProgram, Mark, MemoryStats, Scalar
 from calque.backend.cpu.memory import available, whole
 from calque.backend.xla.ledger import Ledger
+from calque.backend.xla.padding import Kinds, Padding, collapsed
+from calque.backend.xla.padding import whole as whole_kinds
 from calque.backend.xla.traced import Numbers, ProgramFunction, failed_check
 from calque.backend.xla.translate import supports
 from calque.base.config import settings
@@ -52,6 +54,7 @@ class JaxBackend(DeviceBackend):
         self.last: dict[int, Value] = {}  # of the program started last on a device: it is there when everything before has run
         self.copied: dict[int, weakref.ref[Value]] = {}  # what was copied there last
         self.ledgers: dict[int, Ledger | None] = {}
+        self._padded: dict[int, tuple[weakref.ref[Value], Any, Any]] = {}  # id of a value -> itself, what its elements are, and in which shape
 
     # ------------------------------------------------------------------------------------------------------------- devices
 
@@ -146,7 +149,24 @@ class JaxBackend(DeviceBackend):
         self.copied[index], ledger = weakref.ref(value), self.ledger(index)
         if ledger is not None:
             ledger.enter((value,))
+        if known and id(array) in self._padded:
+            self.pad(value, *self._padded[id(array)][1:])
         return value
+
+    def pad(self, value: Value, kinds: Kinds, shape: Any) -> None:
+        """Remember that elements of a value are padding: their kinds (see `padding.py`), in a shape."""
+        key = id(value)
+        self._padded[key] = weakref.ref(value, lambda _: self._padded.pop(key, None)), kinds, tuple(shape)
+
+    def padding(self, values: Sequence[Value], shapes: Sequence[Any]) -> list[Kinds] | None:
+        """What the elements of values are; None if there is no padding in any."""
+        if not self._padded:
+            return None
+        found: list[Kinds] = []
+        for value, shape in zip(values, shapes, strict=True):
+            _, kinds, known = self._padded.get(id(value), (None, None, ()))
+            found.append(kinds if kinds is None or known == tuple(shape) else collapsed(whole_kinds(kinds, known).reshape(shape)))
+        return None if all(kinds is None for kinds in found) else found
 
     def meant(self, error: Exception, index: int, nbytes: int = 0) -> Exception:
         """The error to raise for one of JAX's."""
@@ -261,7 +281,8 @@ class XlaProgram(DeviceProgram):
                 raise backend.meant(error, index) from None
         self.ledger = backend.ledger(index)
         self.beside, self.growth = (0, 0) if self.ledger is None else needs(self.call)
-        self.indexed, self.array = function.indexed, jax.Array
+        self.indexed, self.array, self.program = function.indexed, jax.Array, program
+        self.shapes, self.padding = [leaf.shape for leaf in function.leaves], Padding(program)
         XlaProgram.count_one()
 
     @classmethod
@@ -275,6 +296,8 @@ class XlaProgram(DeviceProgram):
         array, backend = self.array, self.backend
         values = [x if isinstance(x, array) else backend.put(np.array(x), self.index) for x in inputs]
         given = [values[k] for k in self.given]
+        kinds = backend.padding(values, self.shapes)
+        padded = None if kinds is None else self.padding.outputs(kinds, scalars)  # raises before anything runs
         if self.ledger is not None:
             backend.afford(self.index, self.growth)
         try:
@@ -283,6 +306,10 @@ class XlaProgram(DeviceProgram):
             raise backend.meant(error, self.index) from None
         if self.ledger is not None:
             self.ledger.enter(outputs, self.beside, given)
+        if padded is not None:
+            for value, found, position in zip(outputs, padded, self.program.outputs, strict=True):
+                if found is not None:
+                    backend.pad(value, found, self.program.nodes[position].shape)
         backend.last[self.index] = report[1]
         return outputs, report if self.checks else None
 
