@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,13 @@ from calque.backend.xla.traced import Numbers, ProgramFunction, failed_check
 from calque.backend.xla.translate import supports
 from calque.base.config import settings
 from calque.base.dtypes import DType, from_numpy_dtype
-from calque.base.errors import DeviceError, OutOfMemoryError
+from calque.base.errors import DeviceError, MissingExtraError, OutOfMemoryError
 from calque.base.extras import need, there
 from calque.ir.program import Program
 
 Value = Any
 PLUGINS = {"cuda": ("jax_cuda13_plugin", "jax_cuda12_plugin"), "tpu": ("libtpu",)}
+OLDEST = (0, 10)  # as pyproject.toml says it
 EXTRA = {"cuda": "jax[cuda13]", "tpu": "jax[tpu]", "xla": "jax"}
 
 
@@ -49,7 +51,7 @@ class JaxBackend(DeviceBackend):
     def __init__(self, kind: str, platform: str | None) -> None:
         self.kind, self.platform = kind, platform
         self._devices: list[Any] | None = None
-        self._why = ""
+        self._why = self._help = ""
         self._join: Any = None
         self.last: dict[int, Value] = {}  # of the program started last on a device: it is there when everything before has run
         self.copied: dict[int, weakref.ref[Value]] = {}  # what was copied there last
@@ -66,19 +68,40 @@ class JaxBackend(DeviceBackend):
     @property
     def devices(self) -> list[Any]:
         """JAX's devices of this process. Without a plugin for the platform JAX need not load to tell that there is none."""
-        if not there("jax"):
-            self._devices, self._why = [], "JAX, which serves CUDA and other devices, is not installed"
-        plugins = PLUGINS.get(self.platform or "", ())
-        if self._devices is None and plugins and not any(there(name) for name in plugins):
-            self._devices, self._why = [], f"JAX's plugin for {self.kind.upper()} is not installed"
-        if self._devices is None:
-            jax = self.jax
-            try:
-                found = jax.local_devices(backend=self.platform) if self.platform else jax.local_devices()
-            except RuntimeError as error:  # JAX finds no such platform, or cannot start it
-                found, self._why = [], f"JAX finds none ({str(error).splitlines()[0]})"
-            self._devices = list(found)
+        if self._devices is None or not there("jax"):
+            self._devices, self._why, self._help = [], self._lacking(), f"pip install '{EXTRA[self.kind]}'"
+            if not self._why:
+                self._devices = self._found()
         return self._devices
+
+    def _lacking(self) -> str:
+        """What of JAX is not installed, without loading it."""
+        if not there("jax"):
+            return "JAX, which serves CUDA and other devices, is not installed"
+        plugins = PLUGINS.get(self.platform or "", ())
+        return f"JAX's plugin for {self.kind.upper()} is not installed" if plugins and not any(there(name) for name in plugins) else ""
+
+    def _found(self) -> list[Any]:
+        """What JAX finds, if it is a JAX that we know and it loads."""
+        installed = version("jax")
+        if tuple(int(part) for part in re.findall(r"\d+", installed)[:2]) < OLDEST:
+            self._why = f"JAX {installed} is installed, and {'.'.join(map(str, OLDEST))} is the oldest that serves"
+            self._help = f"pip install --upgrade '{EXTRA[self.kind]}'"
+            return []
+        try:
+            jax = self.jax
+            found = list(jax.local_devices(backend=self.platform) if self.platform else jax.local_devices())
+            self._why = "" if found else "JAX finds none"
+        except MissingExtraError as error:  # it is there: something that it loads is not
+            found, self._why = [], f"JAX {installed} does not load ({error.__cause__})"
+            self._help = f"pip install --upgrade --force-reinstall '{EXTRA[self.kind]}'"
+        except RuntimeError as error:  # its parts do not fit each other, there is no such platform, or it cannot be started
+            text = str(error).splitlines()[0]
+            found, self._why = [], f"JAX finds none ({text})"
+            if any(word in text for word in ("in use", "out of memory", "RESOURCE_EXHAUSTED", "busy")):
+                self._why = f"another program has it ({text})"
+                self._help = "nvidia-smi, and end that program or share: XLA_PYTHON_CLIENT_PREALLOCATE=false" if self.kind == "cuda" else "ps -ef"
+        return found
 
     @property
     def host(self) -> bool:  # type: ignore[override]
@@ -93,8 +116,8 @@ class JaxBackend(DeviceBackend):
 
     def missing(self) -> str:
         """What JAX said, and the command that helps."""
-        driver = ", and see that the driver is there (nvidia-smi)" if self.kind == "cuda" else ""
-        return f"{self._why}; run: pip install '{EXTRA[self.kind]}'{driver}"
+        driver = ", and see that the driver is there (nvidia-smi)" if self.kind == "cuda" and self._help.startswith("pip") else ""
+        return f"{self._why}; run: {self._help}{driver}"
 
     def name(self, index: int) -> str:
         """As the maker calls it."""
