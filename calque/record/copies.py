@@ -15,7 +15,7 @@ from calque.base.layout import Layout, dense_layout
 from calque.observe import events
 from calque.ops.opdef import get
 from calque.record import recorder
-from calque.record.fallback import refusal
+from calque.record.fallback import refusal, way_out
 from calque.record.others import LOCK
 from calque.record.places import no_values
 from calque.record.recorder import Storage, realised
@@ -96,8 +96,8 @@ def _start(sources: Sequence[tuple[Storage, Layout]], device: Device) -> list[St
     for _, view in sources if device.backend is not None else ():
         if why := refusal(device, COPY, (view.dtype,), view.dtype):
             raise UnsupportedTypeError(
-                f"[to] expected a dtype that {device} has, got {view.dtype!r}: {why}; keep it on the CPU, or let the CPU compute such parts: "
-                "calque.xla.fallback(True)"
+                f"[to] expected a dtype that {device} has, got {view.dtype!r}: {why}; keep it on the CPU"
+                f"{way_out(device, COPY, (view.dtype,), view.dtype)}"
             )
     if any(view.device is META for _, view in sources):
         raise no_values()

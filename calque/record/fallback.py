@@ -22,6 +22,11 @@ def refusal(device: Device, op: Any, dtypes: Sequence[Any], dtype: Any) -> str:
     return "" if why and settings.fallback and device.backend.falls_back(op, dtypes, dtype) else why
 
 
+def way_out(device: Device, op: Any, dtypes: Sequence[Any], dtype: Any) -> str:
+    """The end of an error about something that a device cannot compute: what the user may choose, if the device has that choice."""
+    return ", or let the CPU compute such parts: calque.xla.fallback(True)" if device.backend.falls_back(op, dtypes, dtype) else ""
+
+
 def say(edge: Edge, layouts: tuple[Any, ...]) -> None:
     """Warn where the CPU computes for a device: once for a line."""
     op, device = edge.op, edge.layout.device

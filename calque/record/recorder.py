@@ -26,7 +26,7 @@ from calque.observe.causes import cause_of, flushed, seldom_repeats
 from calque.observe.source import user_line
 from calque.ops import opdef
 from calque.record.exclusive import judge
-from calque.record.fallback import refusal, say
+from calque.record.fallback import refusal, say, way_out
 from calque.record.novel import fresh
 from calque.record.others import LOCK, foreign_buffer
 from calque.record.path import SEVERAL, Counters, Edge
@@ -114,8 +114,8 @@ def result_of(op: Any, attrs: tuple[Any, ...], layouts: tuple[Any, ...], device:
     shape, dtype = tuple(op.shape(shapes, attrs)), op.dtype(dtypes, attrs)
     if device.backend is not None and (why := refusal(device, op, dtypes, dtype)):
         raise UnsupportedTypeError(
-            f"[{op.name}] expected what {device} computes, got {op.name} of {dtype!r}: {why}; move operands with .cpu(), "
-            "or let the CPU compute such parts: calque.xla.fallback(True)"
+            f"[{op.name}] expected what {device} computes, got {op.name} of {dtype!r}: {why}; move operands with .cpu()"
+            f"{way_out(device, op, dtypes, dtype)}"
         )
     return dense_layout(shape, dtype, device)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from calque.base.device import BACKENDS, Device, register_backend
 from calque.base.errors import DeviceError, OutOfRangeError, UnsupportedTypeError
 from calque.ir.program import Program
 from tests.device.programs import PROGRAMS, Training
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Value:
@@ -119,7 +123,7 @@ def test_devices_of_the_backend(toy) -> None:
         x + calque.ones(3, device="toy:1")
     with pytest.raises(DeviceError, match=r"got 'toy:2': there are toy:0, toy:1; or use device='cpu'"):
         calque.ones(3, device="toy:2")
-    with pytest.raises(UnsupportedTypeError, match="it cannot sort; move operands with"):
+    with pytest.raises(UnsupportedTypeError, match=r"it cannot sort; move operands with .cpu\(\)$"):  # this backend has no help from the CPU
         x.sort()
 
 
@@ -149,16 +153,61 @@ print(x.device, (x * 2).tolist(), calque.memory_stats("toy:0")["in_use"])
 """
 
 
-def test_an_installed_package_is_found_by_its_entry_point(tmp_path: Path) -> None:
-    (tmp_path / "toy_backend.py").write_text("from tests.device.test_contract import Toy\n")
-    info = tmp_path / "toy_backend-1.0.dist-info"
+def installed(folder: Path, text: str, entries: str) -> str:
+    """A package in a folder as pip leaves it; the start of programs that see it."""
+    (folder / "toy_backend.py").write_text(text)
+    info = folder / "toy_backend-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-backend\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[calque.backends]\ntoy = toy_backend:Toy\n")
-    root = Path(__file__).resolve().parents[2]
-    path = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(root)!r}]\n"
-    found = subprocess.run([sys.executable, "-c", path + OUTSIDE], capture_output=True, text=True, check=False)
-    assert (found.stdout, found.stderr) == ("toy:0 [0.0, 2.0, 4.0] 7\n", "")
+    (info / "entry_points.txt").write_text(entries)
+    return f"import sys; sys.path[:0] = [{str(folder)!r}, {str(ROOT)!r}]\n"
+
+
+def ran(program: str) -> str:
+    """What a program has printed, in a process of its own."""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert found.returncode == 0 and not found.stderr, found.stderr
+    return found.stdout
+
+
+def test_an_installed_package_is_found_by_its_entry_point(tmp_path: Path) -> None:
+    start = installed(tmp_path, "from tests.device.test_contract import Toy\n", "[calque.backends]\ntoy = toy_backend:Toy\n")
+    assert ran(start + OUTSIDE) == "toy:0 [0.0, 2.0, 4.0] 7\n"
+
+
+TRAINED = """
+import warnings
+warnings.filterwarnings("ignore", message=".*expected a loop that repeats")
+from tests.device.programs import PROGRAMS, Training
+import calque, gc
+assert "toy_backend" not in sys.modules
+for program in PROGRAMS:
+    wanted, found = (Training(program, device).losses(3) for device in ("cpu", "toy:1"))
+    assert all(abs(a - b) <= 2e-5 * abs(a) for a, b in zip(wanted, found)), (program, wanted, found)
+rows = calque.nn.functional.embedding(calque.tensor([0, 5]).to("toy"), calque.ones(3, 4, device="toy"))
+try:
+    rows.tolist()
+except IndexError as error:
+    print(str(error).split(";")[0])
+del rows
+gc.collect()
+calque.synchronize()
+print(calque.memory_stats("toy:0")["in_use"], calque.accelerator.current_accelerator())
+"""
+
+
+def test_the_package_of_the_page(tmp_path: Path) -> None:
+    """docs/backends.md: its module, its entry point, and the program below, as if it were installed."""
+    page = (ROOT / "docs" / "backends.md").read_text(encoding="utf-8")
+    module, program = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    project = tomllib.loads(re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0])["project"]
+    assert len(module.splitlines()) <= 150
+    entries = "".join(f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in rows.items()) for group, rows in project["entry-points"].items())
+    start = installed(tmp_path, module, entries)
+    lines = ran(start + "import calque\n" + "\n".join(program.splitlines()[1:])).splitlines()
+    assert "it cannot sort; move operands with .cpu()" in lines[0] and "on toy:0, got " in lines[1] and lines[-1].endswith("} toy")
+    lines = ran(start + TRAINED).splitlines()
+    assert "got 5" in lines[0] and lines[1].endswith(" toy") and int(lines[1].split()[0]) < 4096
 
 
 @pytest.mark.parametrize("kind", ["cpu", "meta", "a b", ""])
