@@ -34,7 +34,6 @@ _FALSE, _TRUE = 5, 6  # elements of operands that are valid and known, as those 
 _EMPTY = 7  # valid and 0: what the gradient of a slice leaves beside it. Only views and recurrent layers look at it.
 _FOLDED = 1 << 22
 """Elements of values made of positions and constants that are computed here, to know them."""
-_NEUTRAL = {"sum": ZERO, "any": ZERO, "prod": ONE, "all": ONE, "amax": LOW, "argmax": LOW, "cumsum": ZERO, "cumprod": ONE}
 _ANYTHING = {0: (False, True), 1: (1, 2, 3, 7), 2: (0.7, -1.3, 50.0, -50.0, 1e-3)}  # by category of dtype: values that stand for all
 
 
@@ -112,10 +111,10 @@ class _Look:
         if node.op.kind == "leaf":
             return self.leaf(position, node)
         given = [self.kinds[i] if name in ("view", "lstm_grad") else _plain(self.kinds[i]) for i in node.inputs]
-        if name in ("view", "cast", "copy", "full") and node.inputs[0] in self.numbers:
-            self.numbers[position] = self.numbers[node.inputs[0]]
-        if name in ("view", "copy", "cast") and node.inputs[0] in self.totals:
-            self.totals[position] = self.totals[node.inputs[0]]
+        if node.op.role in ("view", "fill") or node.op.identity or name == "cast":  # the same numbers in another place
+            for table in (self.numbers, self.totals):
+                if node.inputs[0] in table:
+                    table[position] = table[node.inputs[0]]
         if name in ("div", "mul"):
             self.mean(node)
         self.fold(position, node)
@@ -201,7 +200,7 @@ class _Look:
         spread = [d for d in dims if kinds.shape[d] > 1]
         if node.op.name in ("argmax", "argmin") and spread and (len(dims) > 1 or not _in_front(kinds, dims[0])):
             raise refused(node, "a position that padding does not change", "padding in between")
-        found = mixed(node, kinds, node.op.name, dims)
+        found = mixed(node, kinds, dims)
         if node.op.name == "sum" and spread and (kinds == VALID).any():
             self.totals[position] = prod(shape[d] for d in dims)
         return collapsed(found if keepdim else found.reshape([n for d, n in enumerate(found.shape) if d not in dims]))
@@ -213,14 +212,21 @@ def refused(node: Any, expected: str, got: str, hint: str = "") -> ArgumentError
     return ArgumentError(f"[{node.op.name}] expected {expected}, got {got}{f', recorded at {node.line}' if node.line else ''}; {help_}")
 
 
-def mixed(node: Any, kinds: Any, name: str, dims: Shape) -> Any:
+def neutral_of(node: Any) -> int:
+    """What does not count in a reduction or a running operation; VALID: everything does."""
+    combined = node.op.combine or node.op.name.removeprefix("cum")
+    of_bools = {"max": ZERO, "min": ONE} if node.dtype.category == 0 else {}
+    return of_bools.get(combined, {"sum": ZERO, "prod": ONE, "max": LOW, "argmax": LOW}.get(combined, VALID))
+
+
+def mixed(node: Any, kinds: Any, dims: Shape) -> Any:
     """Kinds of reductions over `dims`, which are kept with size 1."""
-    neutral = _NEUTRAL.get(name, VALID)
+    neutral = neutral_of(node)
     valid = (kinds == VALID).any(dims, keepdims=True)
     junk = ((kinds != VALID) & (kinds != neutral)).any(dims, keepdims=True)
     if (valid & junk).any():
         raise refused(node, "values without padding among those that it combines", "padding beside valid ones")
-    alone = JUNK if name == "argmax" else neutral
+    alone = JUNK if node.op.name == "argmax" else neutral
     return np.where(valid, VALID, np.where(junk, JUNK, alone)).astype(np.uint8)
 
 
@@ -354,7 +360,7 @@ def _scatter(node: Node, given: Sequence[Kinds], shapes: Sequence[Shape], number
 
 def _running(node: Node, given: Sequence[Kinds], shapes: Sequence[Shape], numbers: Sequence[Any]) -> Kinds:
     """Each element depends on those before it."""
-    kinds, dim, neutral = given[0], node.attrs[0], _NEUTRAL.get(node.op.name, VALID)
+    kinds, dim, neutral = given[0], node.attrs[0], neutral_of(node)
     if kinds.shape[dim] == 1:
         return collapsed(np.where((kinds == VALID) | (kinds == neutral), kinds, JUNK).astype(np.uint8))
     behind = np.logical_or.accumulate((kinds != VALID) & (kinds != neutral), dim)
