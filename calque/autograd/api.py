@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from calque.autograd.engine import RuleNamespace, accumulate_grad, run_backward
-from calque.autograd.graph import shown
+from calque.autograd.grad_fn import shown
 from calque.autograd.passes import backward_again, gradients_again
 from calque.base.errors import ArgumentError, AutogradError, DTypeError, ShapeError, how_to_pass
 from calque.base.text import type_name

@@ -15,7 +15,7 @@ import numpy as np
 
 from calque.autograd import template
 from calque.autograd.eager import Eager, leave, shown_back
-from calque.autograd.graph import PostHook, run_post_hooks
+from calque.autograd.grad_fn import PostHook, run_post_hooks
 from calque.autograd.moving import move
 from calque.base.errors import AutogradError, DTypeError, NonFiniteError, ShapeError
 from calque.base.layout import Layout

@@ -43,14 +43,15 @@ def _outputs(outputs: Any, name: str, strict: bool) -> tuple[Tensor, ...]:
 
 
 def _gradients(
-    name: str, outputs: Any, inputs: tuple[Tensor, ...], vectors: Any, create_graph: bool, strict: bool, what: str = "the output", retain: bool | None = None
+    name: str, outputs: Any, inputs: tuple[Tensor, ...], vectors: Any, create_graph: bool, strict: bool, retain: bool | None = None
 ) -> tuple[Any, ...]:
     """`grad` with zeros for inputs that have no part in the outputs; with `strict` that is an error."""
     found = grad(outputs, inputs, vectors, retain, create_graph, allow_unused=True)
     for k, one in enumerate(found):
         if one is None and strict:
             raise AutogradError(
-                f"[{name}] expected a function that depends on all inputs, got {what} that is independent of input {k}; leave strict=True out for zeros"
+                f"[{name}] expected a function that depends on all inputs, got an output that is independent of input {k}; "
+                "leave strict=True out for zeros"
             )
     return tuple(zeros_like(x) if one is None else one for x, one in zip(inputs, found, strict=True))
 
@@ -60,8 +61,8 @@ def _depend(name: str, gradients: tuple[Any, ...], strict: bool) -> None:
     for k, one in enumerate(gradients):
         if strict and not one._requires_grad:
             raise AutogradError(
-                f"[{name}] expected a function whose jacobian depends on the inputs, got one by input {k} that is independent of them, as of a linear "
-                "function; leave strict=True out for zeros"
+                f"[{name}] expected a function whose jacobian depends on the inputs, got one by input {k} that is independent of them, "
+                "as of a linear function; leave strict=True out for zeros"
             )
 
 
@@ -158,7 +159,7 @@ def jacobian(
     """
     if _forwards("jacobian", "strategy", strategy, create_graph, strict, vectorize):
         given = _tensors(inputs, "inputs", "jacobian")
-        found = _transforms().jacfwd(func, argnums=tuple(range(len(given))))(*[x.detach() for x in given])
+        found = transforms().jacfwd(func, argnums=tuple(range(len(given))))(*[x.detach() for x in given])
         rows = found if isinstance(found[0], tuple) else (found,)
         made = tuple([_unpack(row, isinstance(inputs, Tensor)) for row in rows])
         return _close(made if isinstance(found[0], tuple) else made[0], False)
@@ -204,7 +205,7 @@ def _forwards(op: str, name: str, strategy: str, create_graph: bool, strict: boo
     return True
 
 
-def _transforms() -> Any:
+def transforms() -> Any:
     """What few programs need and is not loaded with the others."""
     return import_module("calque.autograd.transform.gradients")
 
@@ -228,7 +229,7 @@ def hessian(
             return out.reshape(())
 
         given = _tensors(inputs, "inputs", "hessian")
-        found = _transforms().hessian(scalar, argnums=tuple(range(len(given))))(*[x.detach() for x in given])
+        found = transforms().hessian(scalar, argnums=tuple(range(len(given))))(*[x.detach() for x in given])
         return _close(found[0][0] if isinstance(inputs, Tensor) else found, False)
 
     _tensors(inputs, "inputs", "hessian")

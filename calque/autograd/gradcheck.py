@@ -4,13 +4,13 @@ z = x + iy is d/dx + i d/dy."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from calque.autograd.api import grad
 from calque.autograd.engine import RuleNamespace
+from calque.autograd.functional import transforms
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, AutogradError
 from calque.base.layout import Layout
@@ -91,12 +91,12 @@ def _forward(function: Callable[..., Any], inputs: Sequence[Any], position: int,
         return tuple(out for out, kept in zip(_tuple(function(*arguments)), wanted, strict=True) if kept)
 
     def tangents(t: Tensor) -> tuple[Any, ...]:
-        return tuple(import_module("calque.autograd.transform.gradients").jvp(own, (fixed[position],), (t,))[1])
+        return tuple(transforms().jvp(own, (fixed[position],), (t,))[1])
 
     ones = np.eye(x._layout.numel * (1 + x._layout.dtype.is_complex))
     basis = [_tensor(one, x._layout) for one in ones]
     if batched:
-        together = import_module("calque.autograd.transform.vmap").vmap(tangents)(RuleNamespace.functional.stack(basis))
+        together = transforms().vmap(tangents)(RuleNamespace.functional.stack(basis))
         return [_values(t).reshape(len(ones), -1) for t in together]
     rows = [[_values(t) for t in tangents(one)] for one in basis]
     return [np.stack(column) for column in zip(*rows, strict=True)]

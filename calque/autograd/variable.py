@@ -24,7 +24,7 @@ class VariableType(type):
             if requires_grad:
                 raise ValueError("[Variable] expected volatile or requires_grad, got both; volatile has no effect any more: leave it out")
         if _grad_fn is not None:
-            raise TypeError(f"[Variable] expected no _grad_fn, got {described(_grad_fn)}; a gradient of its own is written as calque.autograd.Function")
+            raise TypeError(f"[Variable] expected no _grad_fn, got {described(_grad_fn)}; write a calque.autograd.Function")
         if data is None:
             data = Tensor()
         if not isinstance(data, Tensor):

@@ -170,7 +170,7 @@ class Face(ModuleType):
             found = getattr(calques, name, NOTHING)
             if found is not NOTHING and not isinstance(found, ModuleType):  # a module that PyTorch does not have is an inner one of Calque's
                 return found
-        outer, _, last = path.rpartition(".")
+        outer = path.rpartition(".")[0]
         if outer not in ("", *finder.VERSIONS) and pytorch_has(path, name) and isinstance(above := face(outer), Face):
             found = above.find(name)
             return NOTHING if found is self else found

@@ -26,8 +26,8 @@ public(method=False)(is_tensor)
 
 @method("to")
 def to(
-    input: Tensor, *arguments: Any, other: Tensor | None = None, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False,
-    memory_format: Any = None,
+    input: Tensor, *arguments: Any, other: Tensor | None = None, dtype: Any = None, device: Any = None, non_blocking: bool = False,
+    copy: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """The tensor with another dtype or device, in the forms `to(dtype)`, `to(device)`, `to(device, dtype)`, `to(other)`;
     itself if nothing changes.

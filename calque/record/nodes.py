@@ -9,7 +9,6 @@ from typing import Any
 from calque.base.layout import Layout
 from calque.observe.source import line_of
 
-
 _PYTORCHS = {"copy": "clone"}  # operations that another one of PyTorch's is recorded as
 
 

@@ -11,7 +11,6 @@ from calque.compat.face import Face, exists, face
 from calque.compat.missing import pytorch_names
 
 
-
 def _is_like_a_function(path: str) -> bool:
     above, _, name = path.rpartition(".")
     return above != "" and name in pytorch_names()[path] and exists(path) and callable(getattr(face(above), name, None))

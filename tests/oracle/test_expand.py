@@ -12,7 +12,8 @@ import calque
 torch = pytest.importorskip("torch")
 
 BASES = [
-    lambda T: T.zeros(5), lambda T: T.zeros(1), lambda T: T.zeros(()), lambda T: T.zeros(3, 1), lambda T: T.zeros(1, 3), lambda T: T.zeros(4, 3)[:, :1],
+    lambda T: T.zeros(5), lambda T: T.zeros(1), lambda T: T.zeros(()), lambda T: T.zeros(3, 1), lambda T: T.zeros(1, 3),
+    lambda T: T.zeros(4, 3)[:, :1],
     lambda T: T.zeros(2, 1, 3).transpose(0, 2), lambda T: T.zeros(0, 1),
 ]  # fmt: skip
 

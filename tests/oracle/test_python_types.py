@@ -11,8 +11,9 @@ import calque
 torch = pytest.importorskip("torch")
 
 MAKERS = [
-    lambda T, t: T.zeros(2, dtype=t), lambda T, t: T.tensor([1], dtype=t), lambda T, t: T.ones(2).to(t), lambda T, t: T.empty(1).new_zeros(2, dtype=t),
-    lambda T, t: T.zeros_like(T.ones(1), dtype=t), lambda T, t: T.ones(2).sum(dtype=t), lambda T, t: T.full((2,), 1, dtype=t), lambda T, t: T.ones(2, dtype=t) * 2,
+    lambda T, t: T.zeros(2, dtype=t), lambda T, t: T.tensor([1], dtype=t), lambda T, t: T.ones(2).to(t),
+    lambda T, t: T.empty(1).new_zeros(2, dtype=t), lambda T, t: T.zeros_like(T.ones(1), dtype=t), lambda T, t: T.ones(2).sum(dtype=t),
+    lambda T, t: T.full((2,), 1, dtype=t), lambda T, t: T.ones(2, dtype=t) * 2,
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import whole
 from calque.base.text import shown
-from calque.functional.common import cast, linked, prim, require_dims
+from calque.functional.common import cast, prim, require_dims
 from calque.functional.declared import public
 from calque.functional.later import loaded
 from calque.nn.functional.checks import check_indices, values_of
@@ -211,7 +211,7 @@ def embedding_bag(
         wanted = T.ones_like(input, dtype=dt.bool_) if padding_idx is None else T.ne(input, padding_idx % weight._layout.shape[0])
         return _over_bags(rows, T.unsqueeze(wanted, 1), bag, bags, mode)
     if offsets is not None:
-        raise ArgumentError("[embedding_bag] if input is 2D, then offsets has to be None, as input is treated is a mini-batch of fixed length sequences")
+        raise ArgumentError("[embedding_bag] if input is 2D, then offsets has to be None, as its rows are bags of one length; leave it out")
     if padding_idx is None:
         return T.max(rows, 1).values if mode == "max" else T.sum(rows, 1) if mode == "sum" else T.mean(rows, 1)
     kept = T.unsqueeze(T.ne(input, padding_idx % weight._layout.shape[0]), -1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from calque.autograd.graph import Node
+from calque.autograd.grad_fn import GradFn as Node
 from calque.compat.refused import refused
 
 __all__ = ["Node", "disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]

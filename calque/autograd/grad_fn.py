@@ -1,7 +1,7 @@
 """The graph of a backward pass as programs see it: `tensor.grad_fn`, what is behind it, and hooks of its nodes.
 
-What a program holds is an object of its own, of a class with the operation's name: tools that draw graphs ask for `type(node).__name__`. The nodes that
-autograd works with have no such classes, since one is made at every operation.
+What a program holds is an object of its own, of a class with the operation's name: tools that draw graphs ask for `type(node).__name__`. The nodes
+that autograd works with have no such classes, since one is made at every operation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PostHook:
         return self.function(inputs, outputs)
 
 
-class Node:
+class GradFn:
     """A node of the graph, or the place where a leaf's gradient is added up (`AccumulateGrad`, with the leaf as `variable`).
 
     >>> import calque
@@ -43,7 +43,8 @@ class Node:
     __slots__ = ("__weakref__", "_metadata", "_target")
 
     def __init__(self, target: Any) -> None:
-        self._target, self._metadata = target, None
+        self._target = target
+        self._metadata: dict[Any, Any] | None = None
 
     def name(self) -> str:
         """PyTorch's name of the operation."""
@@ -99,11 +100,11 @@ class Node:
         return f"<{self.name()}>"
 
 
-_KINDS: dict[str, type[Node]] = {}
-_SHOWN: weakref.WeakValueDictionary[int, Node] = weakref.WeakValueDictionary()  # by the id of the target, which lives as long as they do
+_KINDS: dict[str, type[GradFn]] = {}
+_SHOWN: weakref.WeakValueDictionary[int, GradFn] = weakref.WeakValueDictionary()  # by the id of the target, which lives as long as they do
 
 
-def shown(target: GradNode | Tensor | None) -> Node | None:
+def shown(target: GradNode | Tensor | None) -> GradFn | None:
     """The object of a node, the same one as long as somebody holds it. `target`: a node, a leaf, or None."""
     if target is None:
         return None
@@ -112,7 +113,7 @@ def shown(target: GradNode | Tensor | None) -> Node | None:
     found = _SHOWN.get(id(target))
     if found is None:
         name = "AccumulateGrad" if isinstance(target, Tensor) else target.name()
-        kind = _KINDS.get(name) or _KINDS.setdefault(name, type(name, (Node,), {"__slots__": (), "__module__": "calque.autograd.graph"}))
+        kind = _KINDS.get(name) or _KINDS.setdefault(name, type(name, (GradFn,), {"__slots__": (), "__module__": "calque.autograd.grad_fn"}))
         found = _SHOWN[id(target)] = kind(target)
     return found
 

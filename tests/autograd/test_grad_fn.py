@@ -10,7 +10,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.autograd.graph import Node
+from calque.autograd.grad_fn import GradFn
 
 
 def names(node: Any, depth: int = 0) -> list[str]:
@@ -25,7 +25,7 @@ def test_names_and_leaves() -> None:
         assert all(line.strip().endswith(("Backward0", "AccumulateGrad")) for line in found)
         assert sum(line.strip() == "AccumulateGrad" for line in found) == 2
     node = y.grad_fn
-    assert isinstance(node, Node)
+    assert isinstance(node, GradFn)
     assert node is y.grad_fn
     leaves = set()
 
