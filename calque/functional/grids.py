@@ -27,7 +27,10 @@ def broadcast_shapes(*sizes: Any) -> Size:
     >>> calque.broadcast_shapes((4, 1), (3,), 1)
     torch.Size([4, 3])
     """
-    return Size(shapes.broadcast_shapes(*[ints("broadcast_shapes", s) for s in sizes], op="broadcast_shapes"))
+    given = [ints("broadcast_shapes", s) for s in sizes]
+    if any(n < 0 for s in given for n in s):
+        raise ShapeError(f"[broadcast_shapes] expected sizes >= 0, got {given}; Trying to create tensor with negative dimension")
+    return Size(shapes.broadcast_shapes(*given, op="broadcast_shapes"))
 
 
 @public(method=False)

@@ -26,9 +26,8 @@ public(method=False)(is_tensor)
 
 @method("to")
 def to(
-    input: Tensor, *arguments: Any, other: Tensor | None = None, dtype: Any = None, device: Any = None, non_blocking: bool = False,
-    copy: bool = False, memory_format: Any = None,
-) -> Tensor:  # fmt: skip
+    input: Tensor, *arguments: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False, memory_format: Any = None
+) -> Tensor:
     """The tensor with another dtype or device, in the forms `to(dtype)`, `to(device)`, `to(device, dtype)`, `to(other)`;
     itself if nothing changes.
 
@@ -36,7 +35,7 @@ def to(
     >>> calque.ones(2).to(calque.int64)
     tensor([1, 1])
     """
-    for position, given in enumerate(arguments if other is None else (other, *arguments)):
+    for position, given in enumerate(arguments):
         if isinstance(given, dt.DType):
             dtype = given
         elif is_tensor(given):

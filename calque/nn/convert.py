@@ -48,6 +48,8 @@ class Conversions:
         """`to(device)`, `to(dtype)`, `to(device, dtype)` or `to(tensor)`: floating parameters and buffers change dtype, all change device.
         `memory_format`: the order in memory of those with 4 or 5 dimensions."""
         memory_format = kwargs.pop("memory_format", None)
+        if kwargs.pop("copy", False):
+            raise RuntimeError("[Module.to] .to() does not accept copy argument: expected none, as a module is changed in place; use copy.deepcopy")
         device, dtype = _target(args, kwargs)
 
         def convert(t: Any) -> Any:

@@ -76,6 +76,7 @@ DIFFERENT = {
     "Tensor.requires_grad_": "the stub says `mode`, PyTorch takes `requires_grad`",
     "amp.GradScaler": "there is no CUDA to be the default",
     "dtype": "nobody makes one", "layout": "nobody makes one", "memory_format": "nobody makes one",
+    "Tensor.to": "another tensor goes by position, in PyTorch too",
     "linalg.matrix_power": "PyTorch takes `input`, whatever it documents",
 }
 

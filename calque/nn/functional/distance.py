@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from calque import functional as T
-from calque.base.errors import ArgumentError, ShapeError
-from calque.functional.common import require_real, require_tensors
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.functional.common import cast, require_real, require_tensors
 from calque.functional.declared import public
 from calque.functional.distances import row_distance
 from calque.tensor import Tensor
@@ -22,6 +22,10 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     """
     require_real("cosine_similarity", x1, x2)
     require_tensors("cosine_similarity", x1, x2)
+    kind = T.result_type(x1, x2)
+    if not kind.is_floating_point:
+        raise DTypeError(f"[cosine_similarity] expected common dtype to be floating point, yet common dtype is {kind!r}; convert with .float()")
+    x1, x2 = cast(x1, kind), cast(x2, kind)
     if x1._layout.shape != x2._layout.shape:
         x1, x2 = T.broadcast_tensors(x1, x2)
     lengths = [T.clamp(T.norm(x, 2, dim, True), min=float(eps)) for x in (x1, x2)]

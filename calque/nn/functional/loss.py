@@ -473,7 +473,8 @@ def multi_margin_loss(
     if weight is not None:
         gap = gap * T.reshape(T.index_select(weight, 0, T.reshape(target, (-1,))), tuple(labels._layout.shape))
     other = T.ne(positions((input._layout.shape[last],)), labels)
-    return reduced(T.sum(choose(other, gap, 0.0, gap._layout.dtype), last) / float(input._layout.shape[last]), reduction, "multi_margin_loss")
+    sums = T.sum(choose(other, gap, 0.0, gap._layout.dtype), last) / float(input._layout.shape[last])
+    return reduced(T.reshape(sums, target._layout.shape), reduction, "multi_margin_loss")
 
 
 def _bad_name(classes: int, where: tuple[int, ...], value: int) -> Exception:

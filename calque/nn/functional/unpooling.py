@@ -100,6 +100,8 @@ def _fractional(op: str, n: int, input: Tensor, kernel_size: Any, output_size: A
     k = sizes(op, "kernel_size", kernel_size, n, 1)
     if output_size is None:
         ratios = tuple(output_ratio) if isinstance(output_ratio, (tuple, list)) else (output_ratio,) * n
+        if len(ratios) != n:
+            raise ArgumentError(f"[{op}] {op} requires output_ratio to either be a single number or a tuple of {n}, got {shown(output_ratio)}")
         if any(not 0 < r < 1 for r in ratios):
             raise ArgumentError(f"[{op}] output_ratio must be between 0 and 1 (got {shown(output_ratio)})")
         out = tuple(int(spatial[i] * ratios[i]) for i in range(n))

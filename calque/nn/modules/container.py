@@ -420,7 +420,10 @@ class ParameterDict(Module):
         return self
 
     def update(self, parameters: Any) -> None:
-        """Add values from a mapping or from (name, value) pairs."""
+        """Add values from a mapping or from (name, value) pairs. Those of a plain dict come in the order of their names, as in PyTorch, where optimizers
+        count parameters in this order."""
+        if isinstance(parameters, Mapping) and not isinstance(parameters, OrderedDict):
+            parameters = sorted(parameters.items())
         for key, value in parameters.items() if isinstance(parameters, (Mapping, ParameterDict)) else pairs("ParameterDict", parameters):
             self[key] = value
 

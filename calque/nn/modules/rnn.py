@@ -308,6 +308,13 @@ class _Cell(RNNCellBase):
             count = 2 if isinstance(self, LSTMCell) else 1
             zero = T.zeros((x._layout.shape[0], self.hidden_size), dtype=x.dtype)
             return x, [zero] * count, single
+        wanted = (self.hidden_size,) if single else (x._layout.shape[0], self.hidden_size)
+        for k, state in enumerate(states):
+            if state._layout.shape != wanted:
+                raise ShapeError(
+                    f"[{type(self).__name__}] expected hidden{k} of shape {wanted} for an input of shape {tuple(input._layout.shape)}, got "
+                    f"{tuple(state._layout.shape)}; states are not broadcast: expand them"
+                )
         return x, [T.unsqueeze(s, 0) if single else s for s in states], single
 
 

@@ -1,0 +1,72 @@
+"""Small calls that PyTorch's own tests make: the same values, shapes and names here, or an error in both."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import calque
+
+torch = pytest.importorskip("torch")
+
+
+def parameters(T: Any, *names: str) -> dict[str, Any]:
+    return {name: T.nn.Parameter(T.ones(1)) for name in names}
+
+
+def updated(T: Any, more: Any) -> list[str]:
+    found = T.nn.ParameterDict(OrderedDict(parameters(T, "p2", "p1")))
+    found.update(more)
+    return list(found)
+
+
+def hooks(module: Any) -> list[bool]:
+    module.register_forward_pre_hook(print)
+    return [hook is print for hook in module._forward_pre_hooks.values()]
+
+
+CASES: dict[str, Callable[[Any], Any]] = {
+    "multi_margin_loss, a number": lambda T: T.nn.functional.multi_margin_loss(T.tensor([0.1, 0.2, 0.7]), T.tensor(1), reduction="none"),
+    "multi_margin_loss, one label": lambda T: T.nn.functional.multi_margin_loss(T.tensor([0.1, 0.2, 0.7]), T.tensor([1]), reduction="none"),
+    "cosine_similarity of two types": lambda T: T.nn.functional.cosine_similarity(T.tensor([1, 2], dtype=T.int8), T.tensor([1.0, 2.0]), dim=0),
+    "cosine_similarity of integers": lambda T: T.nn.functional.cosine_similarity(T.tensor([1, 2]), T.tensor([1, 2]), dim=0),
+    "a plain dict of parameters": lambda T: list(T.nn.ParameterDict(parameters(T, "b", "a"))),
+    "update by a plain dict": lambda T: updated(T, parameters(T, "p4", "p3")),
+    "update by an ordered dict": lambda T: updated(T, OrderedDict(parameters(T, "p4", "p3"))),
+    "update by pairs": lambda T: updated(T, list(parameters(T, "p4", "p3").items())),
+    "update by another": lambda T: updated(T, T.nn.ParameterDict(OrderedDict(parameters(T, "z2", "z1")))),
+    "a module copied by to": lambda T: T.nn.Linear(1, 1).to("cpu", copy=True),
+    "negative sizes broadcast": lambda T: T.broadcast_shapes([1, -12]),
+    "three ratios in two dims": lambda T: T.nn.FractionalMaxPool2d(kernel_size=[2, 1], output_ratio=[0.5, 0.5, 0.6])(T.ones(2, 3, 8, 8)),
+    "randint by name": lambda T: tuple(T.randint(high=5, size=(2,)).shape),
+    "randint_like by name": lambda T: tuple(T.randint_like(T.ones(3), high=5).shape),
+    "histogram without bins": lambda T: tuple(T.histogram(T.tensor([1.0, 2.0])).hist.shape),
+    "to another tensor by name": lambda T: T.ones(2).to(other=T.ones(1, dtype=T.float64)),
+    "views say so": lambda T: [T.ones(3)[1:]._is_view(), T.ones(3)._is_view()],
+    "a hook among the hooks": lambda T: hooks(T.nn.ReLU()),
+}
+for _kind in ("RNNCell", "GRUCell", "LSTMCell"):
+    for _x, _h in (((3, 10), (1, 20)), ((3, 10), (3, 1)), ((10,), (1, 20)), ((3, 10), (20,)), ((1, 10), (3, 20)), ((3, 10), (3, 20)), ((10,), (20,))):
+
+        def _step(T: Any, kind: str = _kind, x: Any = _x, h: Any = _h) -> Any:
+            state = T.ones(h)
+            out = getattr(T.nn, kind)(10, 20)(T.ones(x), (state, state) if kind == "LSTMCell" else state)
+            return tuple((out[0] if isinstance(out, tuple) else out).shape)
+
+        CASES[f"{_kind} of {_x} and {_h}"] = _step
+
+
+def outcome(T: Any, case: Callable[[Any], Any]) -> Any:
+    try:
+        found = case(T)
+    except Exception:
+        return "an error"
+    return (str(found.dtype), tuple(found.shape), [round(v, 5) for v in found.flatten().tolist()]) if isinstance(found, T.Tensor) else found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outcome(name: str) -> None:
+    assert outcome(calque, CASES[name]) == outcome(torch, CASES[name])
