@@ -420,7 +420,7 @@ class ParameterDict(Module):
         return self
 
     def update(self, parameters: Any) -> None:
-        """Add values from a mapping or from (name, value) pairs. Those of a plain dict come in the order of their names, as in PyTorch, where optimizers
+        """Add values from a mapping or from (name, value) pairs. Those of a plain dict come in the order of their names, as in PyTorch: optimizers
         count parameters in this order."""
         if isinstance(parameters, Mapping) and not isinstance(parameters, OrderedDict):
             parameters = sorted(parameters.items())
