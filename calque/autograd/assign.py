@@ -170,7 +170,7 @@ def refresh_views(base: Tensor, written: Tensor | None) -> None:
             v._grad_fn, v._requires_grad = None, False
             continue
         whole, view = base._layout, v._layout
-        v._grad_fn = function_node(
+        node = function_node(
             "AsStridedBackward0", (base,), (view,), lambda node, grads, whole=whole, view=view: (as_strided_backward(grads[0], whole, view),)
         )
-        v._requires_grad = True
+        continue_history(v, node)

@@ -28,6 +28,17 @@ def hooks(module: Any) -> list[bool]:
     return [hook is print for hook in module._forward_pre_hooks.values()]
 
 
+def kept(T: Any, written: str, read: str) -> list[Any]:
+    """Gradients that `retain_grad` keeps are those of the last value, whoever has written it."""
+    base = T.ones(2, requires_grad=True).clone()
+    view, other = base[:1], base[:1]
+    for t in (view, other, base):
+        t.retain_grad()
+    (view if written == "view" else base).mul_(2)
+    (view + other if read == "sum" else view * 3 if read == "view" else base * 3).sum().backward()
+    return [None if t.grad is None else t.grad.tolist() for t in (view, other, base)]
+
+
 CASES: dict[str, Callable[[Any], Any]] = {
     "multi_margin_loss, a number": lambda T: T.nn.functional.multi_margin_loss(T.tensor([0.1, 0.2, 0.7]), T.tensor(1), reduction="none"),
     "multi_margin_loss, one label": lambda T: T.nn.functional.multi_margin_loss(T.tensor([0.1, 0.2, 0.7]), T.tensor([1]), reduction="none"),
@@ -46,6 +57,10 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "histogram without bins": lambda T: tuple(T.histogram(T.tensor([1.0, 2.0])).hist.shape),
     "to another tensor by name": lambda T: T.ones(2).to(other=T.ones(1, dtype=T.float64)),
     "views say so": lambda T: [T.ones(3)[1:]._is_view(), T.ones(3)._is_view()],
+    "kept gradients of views that are written": lambda T: kept(T, "view", "sum"),
+    "kept gradients of views of what is written": lambda T: kept(T, "base", "view"),
+    "kept gradients of views and their base": lambda T: kept(T, "view", "base"),
+    "kept gradients of views that go": lambda T: kept(T, "base", "base"),
     "a hook among the hooks": lambda T: hooks(T.nn.ReLU()),
 }
 for _kind in ("RNNCell", "GRUCell", "LSTMCell"):
