@@ -198,7 +198,8 @@ def _examine_entry(module: Any, name: str, current: Any, key: str, entries: Any,
         plan.errors.append(f"While copying the parameter named {shown(key)}, expected a Tensor from checkpoint object but {received}")
         return
     if is_lazy(current):
-        plan.copies.append((module, name, current, value))
+        if not is_lazy(value):
+            plan.copies.append((module, name, current, value))
         return
     if is_lazy(value):
         plan.errors.append(

@@ -14,6 +14,7 @@ from calque.functional.common import require_real
 from calque.functional.declared import public
 from calque.functional.writing import write_back
 from calque.nn.functional.rows import choose
+from calque.observe.source import warn_user
 from calque.tensor import Tensor
 
 _ALPHA = -1.7580993408473766  # -scale * alpha of SELU: what its inputs saturate to
@@ -46,12 +47,19 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
 
 def _channels(op: str, n: int, input: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
+    """Dropout of whole channels. Other numbers of dims than those of n-dimensional images are what PyTorch makes of them, with its warning: programs
+    hand rows of features to `Dropout2d`."""
     _check(op, p)
     shape = tuple(input._layout.shape)
-    if len(shape) not in (n + 1, n + 2):
+    count = len(shape)
+    if count < (1 if n == 3 else 2) or n == 1 and count > 3:
         raise ShapeError(f"[{op}] expected an input with {n + 1} or {n + 2} dims, got shape {shape}")
-    lead = len(shape) - n
-    return _drop(op, input, (*shape[:lead], *(1,) * n), p, inplace) if training else input
+    if count not in (n + 1, n + 2):
+        warn_user(f"[{op}] expected an input with {n + 1} or {n + 2} dims, got shape {shape}; use dropout, which does the same here")
+    elif n == 2 and count == 3:
+        warn_user(f"[{op}] expected (N, C, H, W), got shape {shape}, which is taken as (N, C, L); use dropout1d")
+    lead = count - 1 if n == 1 else 2 if n == 2 or count == 5 else 1
+    return _drop(op, input, (*shape[:lead], *(1,) * (count - lead)), p, inplace) if training else input
 
 
 @public(of="nn.functional")
@@ -62,7 +70,7 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 
 @public(of="nn.functional")
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels become 0: (N, C, H, W) -> the same."""
+    """Whole channels become 0: (N, C, H, W), or as in PyTorch (N, C, L) and (N, C), with a warning -> the same."""
     return _channels("dropout2d", 2, input, p, training, inplace)
 
 
