@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any
 
@@ -144,7 +144,8 @@ def _initial_gradient(op: str, t: Tensor, given: Any, index: int) -> Tensor:
 
 
 def _as_list(x: Any) -> list[Any]:
-    return list(x) if isinstance(x, (list, tuple)) else [x]
+    """What one tensor, or any iterable of them such as `model.parameters()`, stands for."""
+    return [x] if isinstance(x, Tensor) or not isinstance(x, Iterable) else list(x)
 
 
 def _roots(op: str, tensors: Any, gradients: Any) -> list[tuple[Any, Tensor]]:

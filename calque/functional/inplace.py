@@ -114,11 +114,12 @@ def fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tensor
             f"[fill_diagonal_] all dimensions of input must be of equal length, got shape {tuple(input._layout.shape)}"
         )
     strides, offset = input.stride(), input.storage_offset()  # type: ignore[attr-defined]
-    length = min(input._layout.shape)
-    if wrap and input._layout.ndim == 2 and input._layout.shape[0] > input._layout.shape[1]:
-        length = -(-input._layout.shape[0] // (input._layout.shape[1] + 1)) * input._layout.shape[1]
-        length = min(length, -(-input._layout.numel // (input._layout.shape[1] + 1)))
-    fill_(input.as_strided((length,), (sum(strides),), offset), held("fill_diagonal_", fill_value, input._layout.dtype))  # type: ignore[attr-defined]
+    length, step, value = min(input._layout.shape), sum(strides), held("fill_diagonal_", fill_value, input._layout.dtype)
+    fill_(input.as_strided((length,), (step,), offset), value)  # type: ignore[attr-defined]
+    rows, columns = input._layout.shape[:2]
+    if wrap and input._layout.ndim == 2 and rows > columns + 1:  # it begins again below the row that it leaves out
+        more = -(-input._layout.numel // (columns + 1)) - length
+        fill_(input.as_strided((more,), (step,), offset + strides[0] * (columns + 1)), value)  # type: ignore[attr-defined]
     return input
 
 

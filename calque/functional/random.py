@@ -55,6 +55,14 @@ class Generator:
         self._offset = _START
         self._lock = threading.Lock()
 
+    def __getstate__(self) -> tuple[str, int, int]:
+        """What copies and other processes continue from: a lock cannot go there."""
+        return str(self.device), self._seed, int(self._offset)
+
+    def __setstate__(self, state: tuple[str, int, int]) -> None:
+        device, self._seed, self._offset = state
+        self.device, self._lock = resolve_device(device, "Generator"), threading.Lock()
+
     def manual_seed(self, seed: int) -> "Generator":
         """Start the stream of `seed`."""
         abort("sets the state of a random generator")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -39,6 +41,21 @@ def kept(T: Any, written: str, read: str) -> list[Any]:
     return [None if t.grad is None else t.grad.tolist() for t in (view, other, base)]
 
 
+def by_generators(T: Any) -> list[Any]:
+    layer = T.nn.Linear(2, 1)
+    found = [tuple(g.shape) for g in T.autograd.grad(layer(T.ones(3, 2)).sum(), layer.parameters())]
+    T.autograd.backward((layer(T.ones(3, 2)).sum() * k for k in (1, 2)), inputs=[layer.weight])
+    return [found, layer.weight.grad.tolist(), layer.bias.grad]
+
+
+def pickled(T: Any) -> list[Any]:
+    source = T.Generator().manual_seed(3)
+    T.rand(5, generator=source)
+    twins = [pickle.loads(pickle.dumps(source)), copy.deepcopy(source)]
+    follows = T.rand(2, generator=source).tolist()
+    return [(twin.initial_seed(), T.rand(2, generator=twin).tolist() == follows) for twin in twins]
+
+
 CASES: dict[str, Callable[[Any], Any]] = {
     "multi_margin_loss, a number": lambda T: T.nn.functional.multi_margin_loss(T.tensor([0.1, 0.2, 0.7]), T.tensor(1), reduction="none"),
     "multi_margin_loss, one label": lambda T: T.nn.functional.multi_margin_loss(T.tensor([0.1, 0.2, 0.7]), T.tensor([1]), reduction="none"),
@@ -61,6 +78,10 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "kept gradients of views of what is written": lambda T: kept(T, "base", "view"),
     "kept gradients of views and their base": lambda T: kept(T, "view", "base"),
     "kept gradients of views that go": lambda T: kept(T, "base", "base"),
+    "gradients by what parameters() gives": lambda T: by_generators(T),
+    "reversed": lambda T: [x.tolist() for x in (reversed(T.arange(3)), reversed(T.arange(4).view(2, 2)))],
+    "wrapped diagonals": lambda T: [T.zeros(s).fill_diagonal_(1, wrap=True).tolist() for s in ((7, 3), (4, 3), (5, 3), (12, 4), (9, 1), (3, 7))],
+    "a generator of random numbers goes into a pickle": lambda T: pickled(T),
     "a hook among the hooks": lambda T: hooks(T.nn.ReLU()),
 }
 for _kind in ("RNNCell", "GRUCell", "LSTMCell"):
