@@ -152,7 +152,7 @@ def _edges(op: str, column: Array, bins: Any, low_high: Any) -> Array:
     if low_high is not None:
         low, high = (float(v) for v in low_high)
     else:
-        low, high = (float(column.min()), float(column.max())) if column.size else (0.0, 0.0)
+        low, high = (float(column.min()), float(column.max())) if column.size else (0.0, 1.0)
     if not (math.isfinite(low) and math.isfinite(high)):
         raise ArgumentError(f"[{op}] range of [{low}, {high}] is not finite: expected finite values, or range=")
     if low > high:

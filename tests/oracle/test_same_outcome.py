@@ -72,6 +72,7 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "randint by name": lambda T: tuple(T.randint(high=5, size=(2,)).shape),
     "randint_like by name": lambda T: tuple(T.randint_like(T.ones(3), high=5).shape),
     "histogram without bins": lambda T: tuple(T.histogram(T.tensor([1.0, 2.0])).hist.shape),
+    "edges of nothing": lambda T: T.histogram(T.tensor([]), bins=2).bin_edges,
     "to another tensor by name": lambda T: T.ones(2).to(other=T.ones(1, dtype=T.float64)),
     "views say so": lambda T: [T.ones(3)[1:]._is_view(), T.ones(3)._is_view()],
     "kept gradients of views that are written": lambda T: kept(T, "view", "sum"),
