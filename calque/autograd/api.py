@@ -11,6 +11,7 @@ from calque.autograd.engine import RuleNamespace, accumulate_grad, run_backward
 from calque.autograd.grad_fn import shown
 from calque.autograd.passes import backward_again, gradients_again
 from calque.base.errors import ArgumentError, AutogradError, DTypeError, ShapeError, how_to_pass
+from calque.base.shapes import fills
 from calque.base.text import type_name
 from calque.observe.source import user_line, warn_user
 from calque.ops.opdef import get
@@ -284,8 +285,15 @@ def _gradients(
                 f"{tuple(t._layout.shape)}. "
                 "Set allow_unused=True if this is the desired behavior"
             )
-        results.append(g)
+        results.append(_as_input(g, t))
     return tuple(results)
+
+
+def _as_input(g: Any, t: Tensor) -> Any:
+    """A gradient in its input's order of dims, as in PyTorch: that of `w` behind `x @ w.T` would be transposed, and have no `view(-1)`."""
+    if not t._layout.upright or not isinstance(g, Tensor) or g._layout.upright:
+        return g
+    return RuleNamespace.functional.contiguous(g) if fills(tuple(g._layout.shape), g._layout.strides) else g
 
 
 def zeros_like(t: Tensor) -> Tensor:

@@ -573,7 +573,8 @@ def accumulate_grad(leaf: Tensor, gradient: Tensor) -> None:
                 both = record(get("copy"), (both,))
             recorder.write(held._storage, held._layout, both._storage)  # in place: every alias of .grad sees it
     elif grad_mode and gradient._requires_grad:
-        leaf._grad = RuleNamespace.functional.clone(gradient)  # the same value may be another leaf's, and writes to this one are nobody else's
+        upright = leaf._layout.upright and not gradient._layout.upright  # else a copy: the same value may be another leaf's
+        leaf._grad = RuleNamespace.functional.contiguous(gradient) if upright else RuleNamespace.functional.clone(gradient)
     elif not leaf._layout.upright and fills(tuple(leaf._layout.shape), leaf._layout.strides):
         leaf._grad = in_order(gradient, leaf._layout)
     elif not gradient._layout.dense or gradient._layout is not gradient._storage.layout:

@@ -48,6 +48,18 @@ def by_generators(T: Any) -> list[Any]:
     return [found, layer.weight.grad.tolist(), layer.bias.grad]
 
 
+def flat(T: Any, graph: bool) -> list[Any]:
+    """What curvature and natural gradients begin with."""
+    layers = T.nn.Sequential(T.nn.Linear(4, 3), T.nn.Tanh(), T.nn.Linear(3, 2))
+    x = T.arange(12.0).view(3, 4)
+    found = T.autograd.grad(layers(x).sum(), layers.parameters(), create_graph=graph)
+    whole = T.cat([g.view(-1) for g in found])
+    if graph:
+        whole = T.cat([g.view(-1) for g in T.autograd.grad((whole * whole.detach()).sum(), layers.parameters(), allow_unused=True) if g is not None])
+    layers(x).pow(2).sum().backward(create_graph=graph)
+    return [tuple(whole.shape), [g.stride() for g in found], [p.grad.stride() for p in layers.parameters()]]
+
+
 def pickled(T: Any) -> list[Any]:
     source = T.Generator().manual_seed(3)
     T.rand(5, generator=source)
@@ -80,6 +92,8 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "kept gradients of views and their base": lambda T: kept(T, "view", "base"),
     "kept gradients of views that go": lambda T: kept(T, "base", "base"),
     "gradients by what parameters() gives": lambda T: by_generators(T),
+    "flat gradients of parameters": lambda T: flat(T, False),
+    "flat gradients of parameters with a graph": lambda T: flat(T, True),
     "reversed": lambda T: [x.tolist() for x in (reversed(T.arange(3)), reversed(T.arange(4).view(2, 2)))],
     "wrapped diagonals": lambda T: [T.zeros(s).fill_diagonal_(1, wrap=True).tolist() for s in ((7, 3), (4, 3), (5, 3), (12, 4), (9, 1), (3, 7))],
     "a generator of random numbers goes into a pickle": lambda T: pickled(T),
