@@ -146,7 +146,8 @@ def _initial_gradient(op: str, t: Tensor, given: Any, index: int) -> Tensor:
 
 def _as_list(x: Any) -> list[Any]:
     """What one tensor, or any iterable of them such as `model.parameters()`, stands for."""
-    return [x] if isinstance(x, Tensor) or not isinstance(x, Iterable) else list(x)
+    one = isinstance(x, Tensor) or hasattr(x, "shape") or not isinstance(x, Iterable)  # another library's tensor is one as well, and is refused
+    return [x] if one else list(x)
 
 
 def _roots(op: str, tensors: Any, gradients: Any) -> list[tuple[Any, Tensor]]:
