@@ -24,7 +24,7 @@ from calque.replay.capture import Changes
 from calque.replay.effects import gradients_matter
 from calque.report.history import watch_root
 from calque.report.losses import watch_loss
-from calque.tensor import GradNode, OutputNode, Tensor, constant, function_node, record, wrap
+from calque.tensor import TENSOR_TYPES, GradNode, OutputNode, Tensor, constant, function_node, record, wrap
 
 _hook_ids = count()
 
@@ -292,7 +292,7 @@ def _gradients(
 
 def _as_input(g: Any, t: Tensor) -> Any:
     """A gradient in its input's order of dims, as in PyTorch: that of `w` behind `x @ w.T` would be transposed, and have no `view(-1)`."""
-    if not t._layout.upright or not isinstance(g, Tensor) or g._layout.upright:
+    if g.__class__ not in TENSOR_TYPES or not t._layout.upright or g._layout.upright:  # a sparse gradient has no order
         return g
     return RuleNamespace.functional.contiguous(g) if fills(tuple(g._layout.shape), g._layout.strides) else g
 
