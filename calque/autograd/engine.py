@@ -527,8 +527,8 @@ def _leaf_hooks(leaf: Tensor, gradient: Any) -> Any:
 def _after_hook(hook: Any, gradient: Tensor) -> Tensor:
     """The gradient that goes on after a hook of a tensor: what it returned, or the same."""
     replaced = hook(gradient)
-    if replaced is None:
-        return gradient
+    if replaced is None or gradient.__class__ is list and replaced.__class__ is list:  # those of a node with several outputs, as `GradFn` has them
+        return gradient if replaced is None else replaced
     if not isinstance(replaced, Tensor):
         raise DTypeError(
             f"[register_hook] expected None or a Tensor from the hook {function_name(hook)}, got {described(replaced)}; return the new gradient alone"

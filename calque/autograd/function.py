@@ -23,6 +23,7 @@ class FunctionCtx:
     """What `forward` leaves for `backward`. Any attribute may be set on it; tensors belong into `save_for_backward`."""
 
     needs_input_grad: tuple[bool, ...] = ()
+    of_a_function = True  # what is on it can be asked of `grad_fn`
 
     def __init__(self) -> None:
         self._to_save: tuple[Any, ...] = ()

@@ -75,8 +75,12 @@ class GradFn:
         there are no inputs, and its gradient has been added."""
         target = self._target
         if isinstance(target, Tensor):
+
+            def after(t: Any) -> None:
+                hook((), (t.grad,))
+
             leaf: Any = target
-            return leaf.register_post_accumulate_grad_hook(lambda t: hook((), (t.grad,)) and None)
+            return leaf.register_post_accumulate_grad_hook(after)
         return target.register_hook(PostHook(hook))
 
     def register_prehook(self, hook: Callable[..., Any]) -> Any:
@@ -92,7 +96,7 @@ class GradFn:
     def __getattr__(self, name: str) -> Any:
         """What `forward` of a function written by hand has left on its context."""
         context = None if name.startswith("__") or isinstance(self._target, Tensor) else getattr(self._target, "context", None)
-        if type(context).__name__ != "FunctionCtx" or name.startswith("_"):
+        if not getattr(type(context), "of_a_function", False) or name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
         return getattr(context, name)
 

@@ -64,6 +64,10 @@ class HookDict(OrderedDict[int, Any]):
             self.move_to_end(handle.id, last=False)
         return handle
 
+    def __delitem__(self, key: int) -> None:
+        super().__delitem__(key)
+        self.wants.pop(key, None)
+
     def calls(self, want: str = "") -> list[tuple[Any, frozenset[str]]]:
         """The hooks with what they want; only those that want something, if it is named."""
         return [(hook, wants) for key, hook in self.items() if want in (wants := self.wants.get(key, NOTHING_MORE)) or not want]

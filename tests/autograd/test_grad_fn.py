@@ -80,6 +80,18 @@ def test_hooks_that_change_gradients() -> None:
         handle.remove()
 
 
+def test_hooks_of_several_outputs_and_of_leaves() -> None:
+    x = calque.arange(4.0).requires_grad_()
+    parts = x.unbind()
+    parts[0].grad_fn.register_prehook(lambda outputs: tuple(None if g is None else g * 10 for g in outputs))
+    seen = []
+    leaf = parts[0].grad_fn.next_functions[0][0]
+    leaf.register_hook(lambda inputs, outputs: seen.append(outputs[0].tolist()) or outputs[0])  # what it returns is nothing to a leaf
+    (parts[1] + 2 * parts[3]).backward()
+    assert x.grad is not None
+    assert seen == [x.grad.tolist()] == [[0, 10, 0, 20]]
+
+
 def test_contexts_of_functions() -> None:
     class Scale(calque.autograd.Function):
         @staticmethod

@@ -147,9 +147,11 @@ class Target:
 
 
 def is_ours(value: Any) -> bool:
-    """Whether it is a public function or class of the library: not something that a module imports for itself."""
+    """Whether it is a public function or class of the library: nothing that a module imports for itself, nor an interface, of which Python makes
+    no object whatever the arguments are."""
     return (
         callable(value)
+        and not inspect.isabstract(value)
         and str(getattr(value, "__module__", "")).startswith("calque")
         and not (isinstance(value, type) and issubclass(value, (BaseException, CalqueError)))
     )

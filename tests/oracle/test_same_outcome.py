@@ -97,6 +97,7 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "flat gradients of parameters with a graph": lambda T: flat(T, True),
     "reversed": lambda T: [x.tolist() for x in (reversed(T.arange(3)), reversed(T.arange(4).view(2, 2)))],
     "wrapped diagonals": lambda T: [T.zeros(s).fill_diagonal_(1, wrap=True).tolist() for s in ((7, 3), (4, 3), (5, 3), (12, 4), (9, 1), (3, 7))],
+    "wrapped diagonals of rows apart": lambda T: T.zeros(7, 3, 3)[:, 1].fill_diagonal_(1, wrap=True),
     "a generator of random numbers goes into a pickle": lambda T: pickled(T),
     "a hook among the hooks": lambda T: hooks(T.nn.ReLU()),
 }
