@@ -55,6 +55,7 @@ EDITS: dict[str, list[tuple[str, str]]] = {
 
 def soften(text: str) -> str:
     """A test file whose imports of names that are missing give mocks: the tests that need them fail, the others run."""
+    text = text.replace("torch.profiler.itt.is_available()", "False")  # asked for when the file is imported
     lines = text.split("\n")
     for node in reversed(ast.parse(text).body):
         if not isinstance(node, (ast.Import, ast.ImportFrom)) or node.names[0].name == "*":
