@@ -172,6 +172,13 @@ class Backend(Memory):
     def keep(self, program: bytes, executable: Executable) -> None:
         """Remember the executable of a program (see `run/fingerprint.py`) for later processes."""
 
+    def read(self, name: bytes) -> bytes | None:
+        """What `write` was given under this name, now or in an earlier process with the same planner; None if there is nothing."""
+        return None
+
+    def write(self, name: bytes, data: bytes) -> None:
+        """Remember what planning has found out for later processes."""
+
     def expect(self, nodes: int) -> None:
         """A program of so many nodes will be compiled soon: the backend may prepare itself while the program is planned."""
 

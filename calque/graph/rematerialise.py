@@ -30,7 +30,7 @@ class Recomputed:
 
 def rematerialise(program: Program) -> Program:
     """Apply the rule of this file to every value that it fits."""
-    if sum([n.op.kind == "contract" for n in program.nodes]) < FAR or not any(_repeatable(n) and n.nbytes >= LARGE for n in program.nodes):
+    if sum([n.op.kind == "contract" for n in program.nodes]) < FAR:
         return program
     found = Search(program).repeats()
     return _rebuilt(program, found) if found else program
@@ -59,7 +59,7 @@ class Search:
         found: list[Recomputed] = []
         moved: set[int] = set()
         for i, n in enumerate(self.nodes):
-            if _repeatable(n) and i not in self.kept and n.nbytes >= LARGE:
+            if _repeatable(n) and i not in self.kept:
                 repeat = self._repeat(i)
                 if repeat is not None and moved.isdisjoint(repeat.late):
                     found.append(repeat)
@@ -74,6 +74,8 @@ class Search:
         widest, split = max(gaps)
         late = readers[split:]
         if widest < FAR or any(self.nodes[c].op.kind != "contract" for c in late):
+            return None
+        if self.nodes[value].nbytes < LARGE:  # last: what was asked about sizes has to be answered alike for every program planned like this one
             return None
         chain = self._chain(value, readers[split - 1])
         if chain is None:

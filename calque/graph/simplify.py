@@ -64,7 +64,7 @@ def _pieces(shape: Shape, dims: Shape) -> tuple[int, int] | None:
     # Cut the outermost reduced dim that is long enough; the rest of the reduced dims stay inside a chunk.
     for k, d in enumerate(inner):
         below = prod(shape[e] for e in inner[k + 1 :])
-        rows = max(1, chunk // max(below, 1))
+        rows = chunk // below if 0 < 2 * below <= chunk else 1
         if shape[d] >= 2 * rows:
             return d, rows
     return None

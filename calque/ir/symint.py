@@ -19,7 +19,7 @@ PLAIN = (-1, 0, 1)
 _PLAIN = frozenset(PLAIN)
 _ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod", "truediv")
 _COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
-_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {name: getattr(operator, name) for name in (*_ARITHMETIC, *_COMPARE)}
+FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {name: getattr(operator, name) for name in (*_ARITHMETIC, *_COMPARE)}
 
 
 class SymInt:
@@ -131,7 +131,7 @@ class Sizes:
         if found is None:
             return NotImplemented
         left, x, right, y = found
-        value = _FUNCTIONS[name](x, y)
+        value = FUNCTIONS[name](x, y)
         if left < 0 and right < 0:
             return self.constant(value)
         if value.__class__ is int:
@@ -148,7 +148,7 @@ class Sizes:
         if found is None:
             return NotImplemented
         left, x, right, y = found
-        answer = _FUNCTIONS[name](x, y)
+        answer = FUNCTIONS[name](x, y)
         if left != right:  # else both are the same expression, or neither varies
             self.asked.setdefault((name, *self._both(*found)), answer)
         return answer
@@ -168,8 +168,19 @@ class Sizes:
         return Guarded(self, results)
 
 
+SUSPECTS = 4  # guards of one function that are asked first
+
+
 class Guarded:
-    """See `Sizes.compiled`. All numbers lie in one list: constants, variables, then what is computed from them step by step."""
+    """See `Sizes.compiled`. All numbers lie in one list: constants, variables, then what is computed from them step by step. What did not hold for
+    other sizes is asked first (`_suspects`): most that is not for these is recognised by a few steps."""
+
+    constants: list[Any]
+    order: list[int]
+    steps: list[tuple[Callable[[Any, Any], Any], int, int]]
+    guards: list[tuple[Callable[[Any, Any], Any], int, int, bool]]
+    results: list[int]
+    hashed: list[int]
 
     def __init__(self, sizes: Sizes, results: Sequence[int]) -> None:
         wanted = _needed(sizes, results)
@@ -177,29 +188,76 @@ class Guarded:
         variables = [row for row, key in enumerate(sizes.rows) if key[0] == "variable"]
         computed = [row for row in sorted(wanted) if sizes.rows[row][0] in _ARITHMETIC]
         place = {row: k for k, row in enumerate([*constants, *variables, *computed])}
-        self.constants = [sizes.values[row] for row in constants]
-        self.order = [sizes.rows[row][1] for row in variables]
-        self.steps = [(_FUNCTIONS[op], place[a], place[b]) for op, a, b in map(sizes.rows.__getitem__, computed)]
-        self.guards = [(_FUNCTIONS[op], place[a], place[b], answer) for (op, a, b), answer in sizes.asked.items()]
-        self.results = [place[row] for row in results]
-        self.hashed = [place[row] for row in sizes.keys]
+        self._set(
+            [sizes.values[row] for row in constants],
+            [sizes.rows[row][1] for row in variables],
+            [(FUNCTIONS[op], place[a], place[b]) for op, a, b in map(sizes.rows.__getitem__, computed)],
+            [(FUNCTIONS[op], place[a], place[b], answer) for (op, a, b), answer in sizes.asked.items()],
+            [place[row] for row in results],
+            [place[row] for row in sizes.keys],
+        )
+
+    def _set(self, constants: Any, order: Any, steps: Any, guards: Any, results: Any, hashed: Any) -> None:
+        self.constants, self.order, self.steps, self.guards, self.results, self.hashed = constants, order, steps, guards, results, hashed
         self.failed = -1  # the number of the guard that did not hold last time
+        self._suspects: dict[int, list[int]] = {}  # guards that did not hold, with the places that they are computed from
+
+    def state(self) -> tuple[Any, ...]:
+        """All of it."""
+        return self.constants, self.order, self.steps, self.guards, self.results, self.hashed
+
+    @classmethod
+    def of(cls, state: Sequence[Any]) -> Guarded:
+        """The function with this state."""
+        made = cls.__new__(cls)
+        made._set(*state)
+        return made
 
     def __call__(self, variables: Sequence[int]) -> list[Any] | None:
         values = [*self.constants, *[variables[k] for k in self.order]]
         append = values.append
         try:
+            if self._suspects and self._refused(values):
+                return None
             for function, a, b in self.steps:
                 append(function(values[a], values[b]))
             for number, (function, a, b, answer) in enumerate(self.guards):
                 if function(values[a], values[b]) is not answer:
-                    self.failed = number
+                    self._suspect(number)
                     return None
         except (ZeroDivisionError, ValueError, OverflowError):  # the code would have gone another way before
             return None
         if not _PLAIN.isdisjoint([values[k] for k in self.hashed]):
             return None
         return [values[k] for k in self.results]
+
+    def _refused(self, given: list[Any]) -> bool:
+        """Whether one of the suspects does not hold for these constants and variables."""
+        known, base = dict(enumerate(given)), len(given)
+        for number, places in reversed(self._suspects.items()):
+            for place in places:
+                if place not in known:
+                    function, a, b = self.steps[place - base]
+                    known[place] = function(known[a], known[b])
+            function, a, b, answer = self.guards[number]
+            if function(known[a], known[b]) is not answer:
+                self.failed = number
+                return True
+        return False
+
+    def _suspect(self, number: int) -> None:
+        """A guard did not hold, and none of the suspects told."""
+        _, a, b, _ = self.guards[number]
+        base, places, stack = len(self.constants) + len(self.order), set[int](), [a, b]
+        while stack:
+            place = stack.pop()
+            if place >= base and place not in places:
+                places.add(place)
+                stack += self.steps[place - base][1:]
+        if len(self._suspects) >= SUSPECTS:
+            self._suspects = dict([*self._suspects.items()][1:])
+        self._suspects = {**self._suspects, number: sorted(places)}  # another thread may be looking at the old ones
+        self.failed = number
 
 
 def _needed(sizes: Sizes, results: Sequence[int]) -> set[int]:

@@ -4,7 +4,8 @@ A program is its *structure* (operations, operands, dtypes, attributes) and a ro
 of one structure tell which integers vary, and which of them vary together: those are the variables (`ir/symint.py`). Passes, fusion and lowering run
 once more with them, which gives a `Variant`: the guards, and the result as a template. The next row that the guards hold for has its result after a
 few hundred operations on integers. Twin: lowering from nothing; a variant is kept if it gives the same where it was made, and with `settings.verify`
-every use is compared with it.
+every use is compared with it. A variant is kept for other processes (`Shelf`), which read it when they meet its structure: it saves them lowering, and
+changes neither what is computed nor how.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from calque.base.cache import Cache, forgetful
 from calque.base.dtypes import DType
 from calque.ir.program import Program
-from calque.ir.symint import PLAIN, Sizes, SymInt
+from calque.ir.symint import PLAIN, Guarded, Sizes, SymInt
 from calque.kernel.memory import Lowered
 from calque.ops.opdef import OpDef
 from calque.ops.structure import Description, with_sizes
 
 ROWS = 4  # last rows of a structure, which say what varies
-VARIANTS = 16  # of one structure
+VARIANTS = 64  # of one structure
 EAGER = 3  # variants that are made in any case
 REASONS = 256  # that are remembered of a structure
 PAID = 2  # programs that a variant has to have held for, on the average, before there is another
@@ -54,6 +55,18 @@ class Assembly:
         self.parts = [(make, [start[kind] + k for kind, k in items]) for make, items in self._parts]
         self.root = start[root[0]] + root[1]
         del self._sizes, self._rows, self._parts, self._known
+
+    def state(self) -> tuple[Any, ...]:
+        """All of it."""
+        return self.constants, self.parts, self.root, self.guarded.state()
+
+    @classmethod
+    def of(cls, state: Sequence[Any]) -> Assembly:
+        """The assembly with this state."""
+        made = cls.__new__(cls)
+        made.constants, made.parts, made.root, guarded = state
+        made.guarded = Guarded.of(guarded)
+        return made
 
     @property
     def nbytes(self) -> int:
@@ -93,9 +106,9 @@ class Assembly:
         if kind in (tuple, list):
             make, items = kind, x
         elif kind is dict:
-            make, items = _Keyed(tuple(x)), list(x.values())
+            make, items = Keyed(tuple(x)), list(x.values())
         elif (names := _names(kind)) is not None:
-            make, items = _Fields(kind), [getattr(x, name) for name in names]
+            make, items = Fields(kind), [getattr(x, name) for name in names]
         else:
             return "plain", x
         found = [self._part(item) for item in items]
@@ -118,21 +131,21 @@ def _names(kind: Hashable) -> tuple[str, ...] | None:
     return tuple([f.name for f in fields(kind) if f.init]) if is_dataclass(kind) and kind is not OpDef else None
 
 
-class _Keyed:
+@dataclass(frozen=True, slots=True)
+class Keyed:
     """Makes a dictionary of values in the order of its keys."""
 
-    def __init__(self, keys: tuple[Any, ...]) -> None:
-        self.keys = keys
+    keys: tuple[Any, ...]
 
     def __call__(self, values: Any) -> dict[Any, Any]:
         return dict(zip(self.keys, values))
 
 
-class _Fields:
+@dataclass(frozen=True, slots=True)
+class Fields:
     """Makes an object of a dataclass from its fields."""
 
-    def __init__(self, kind: Any) -> None:
-        self.kind = kind
+    kind: Any
 
     def __call__(self, values: Any) -> Any:
         return self.kind(*values)
@@ -178,13 +191,18 @@ class Family:
     def __init__(self) -> None:
         self.rows: deque[Row] = deque(maxlen=ROWS)
         self.variants: list[int] = []  # the one that held last is the last
+        self.count = 0  # of variants that there were
+        self.shelved = 0  # those that were read from the shelf, or put there
+        self.all_read = False  # whether the shelf had no more
         self.made = self.hits = self.planned = 0
         self.reason: Any = None  # why the last program had to be lowered: the variant that was tried first, and which guard of it did not hold
         self.reasons: set[Any] = set()
 
-    def open(self) -> bool:
-        """Whether there are few variants, or they are used."""
-        return self.made < EAGER or self.hits > self.made * PAID
+    def add(self) -> int:
+        """The number of a new variant."""
+        self.count += 1
+        self.variants = [*self.variants, self.count][-VARIANTS:]
+        return self.count
 
     def worth_another(self) -> bool:
         """Whether a program that no variant held for is to give a variant: when one has failed for this reason before (two sizes that are equal by
@@ -193,7 +211,18 @@ class Family:
         known = not self.variants or self.reason in self.reasons
         if len(self.reasons) < REASONS:
             self.reasons.add(self.reason)
-        return known and (self.open() or not self.planned & (self.planned - 1))
+        few = self.made < EAGER or self.hits > self.made * PAID
+        return known and (few or not self.planned & (self.planned - 1))
+
+
+class Shelf(Protocol):
+    """Variants that other processes have made, by structure and number; see `kernel/portable.py`."""
+
+    def get(self, structure: bytes, number: int) -> Variant | None:
+        """One of them."""
+
+    def put(self, structure: bytes, number: int, variant: Variant) -> None:
+        """Keep one."""
 
 
 class Families:
@@ -205,13 +234,13 @@ class Families:
         self.refused = 0  # variants that were not what they were made from
         self._lock = threading.Lock()
 
-    def find(self, described: Description, backend: str) -> Lowered | None:
+    def find(self, described: Description, backend: str, shelf: Shelf | None = None) -> Lowered | None:
         """What lowering would give, by arithmetic; None where that is not known."""
         key = (backend, described.key)
         with self._lock:
             family = self.known.get(key)
             tried = [] if family is None else [(k, self.variants.get((key, k))) for k in reversed(family.variants)]
-        if not tried:
+        if not tried and shelf is None:
             return None
         row, reason = np.array(described.sizes, np.int64), None
         for number, variant in tried:
@@ -219,23 +248,51 @@ class Families:
             if found is None and variant is not None and reason is None:
                 reason = number, variant.template.guarded.failed
             if found is not None:
-                with self._lock:
-                    self.hits += 1
-                    family.hits += 1
-                    if number in family.variants:
-                        family.variants.remove(number)
-                        family.variants.append(number)
-                return found
-        family.reason = reason
-        return None
+                return self._used(family, number, found)
+        if family is not None:
+            family.reason = reason
+        return self._shelved(key, row, shelf) if shelf is not None else None
 
-    def instructive(self, described: Description, backend: str) -> bool:
-        """Whether another variant is to be made when such a program is lowered, or the first program of two that it takes for one."""
+    def _used(self, family: Family, number: int, found: Lowered) -> Lowered:
+        with self._lock:
+            self.hits += 1
+            family.hits += 1
+            if number in family.variants:
+                family.variants.remove(number)
+                family.variants.append(number)
+        return found
+
+    def _shelved(self, key: tuple[str, bytes], row: Row, shelf: Shelf) -> Lowered | None:
+        """The same by what other processes have found out. One variant after the other is read, up to the first that holds."""
+        while True:
+            with self._lock:
+                family = self.known.get(key)
+                at = 0 if family is None else family.shelved
+                if at >= VARIANTS or (family is not None and family.all_read):
+                    return None
+            variant = shelf.get(key[1], at)
+            with self._lock:
+                if variant is None:
+                    if family is not None:
+                        family.all_read = True
+                    return None
+                family = self.known.get(key) or self.known.keep(key, Family(), ROWS * row.nbytes)
+                family.shelved = at + 1
+                number = family.add()
+                self.variants.keep((key, number), variant, variant.template.nbytes)
+            found = variant.lowered(row)
+            if found is not None:
+                return self._used(family, number, found)
+
+    def varied(self, described: Description, backend: str) -> bool:
+        """Whether programs of this structure came in several sizes."""
         with self._lock:
             family = self.known.get((backend, described.key))
-            return family is None or len(family.rows) < 2 or family.open()
+            return family is not None and (len(family.rows) > 1 or bool(family.variants))
 
-    def learn(self, described: Description, backend: str, program: Program, lowered: Lowered, lower: Callable[[Program], Lowered]) -> None:
+    def learn(
+        self, described: Description, backend: str, program: Program, lowered: Lowered, lower: Callable[[Program], Lowered], shelf: Shelf | None = None
+    ) -> None:
         """A program had to be lowered: find out what holds for others of its structure, if one came with other sizes before."""
         key, row = (backend, described.key), np.array(described.sizes, np.int64)
         with self._lock:
@@ -252,9 +309,12 @@ class Families:
             self.refused += 1
             return
         with self._lock:
-            self.variants.keep((key, family.made), variant, variant.template.nbytes)
-            family.variants = [*family.variants, family.made][-VARIANTS:]
+            self.variants.keep((key, family.add()), variant, variant.template.nbytes)
             family.made += 1
+            at = family.shelved if family.all_read else VARIANTS
+            family.shelved += at < VARIANTS
+        if shelf is not None and at < VARIANTS:
+            shelf.put(key[1], at, variant)
 
 
 FAMILIES = Families(Cache("sizes of structures", 2_000, 1 / 64), Cache("plans for all sizes", 2_000, 3 / 64))

@@ -312,5 +312,5 @@ def _lowered(plan: Any, always: bool) -> Form:
     structure = Structure(source)
     launches = structure.launches(target)
     if launches is None:
-        launches = passes.lowered_once(structure.described, source, target.name, target.narrow)
+        launches = passes.lowered_once(structure.described, source, target)
     return Form(source, passes.simplified(source, target.narrow), passes.placed(launches, target.workspace_bytes))

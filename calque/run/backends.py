@@ -44,17 +44,16 @@ class Structure:
 
     def launches(self, backend_: Backend) -> Any:
         """Its launches before buffers have places, if they follow from those of the others; else None."""
-        if not self._asked:
+        if not self._asked and "calque.run.pipeline" in sys.modules:  # else nothing was planned in this process
             self._asked = True
-            if self.described is not None and "calque.run.pipeline" in sys.modules:  # else nothing was planned in this process
-                self._launches = compiler().for_sizes(self.described, self.program, backend_.name, backend_.narrow)
+            if self.described is not None:
+                self._launches = compiler().for_sizes(self.described, self.program, backend_)
         return self._launches
 
     def pays(self, times: int) -> bool:
-        """Whether planning it costs little or makes planning others cheap, and more programs of the structure than so many were asked about."""
-        if self.described is None or settings.backend == "ref" or not often(self.described.key, times):
-            return False
-        return self.launches(backend()) is not None or compiler().instructive(self.described, backend().name)
+        """Whether planning it probably costs little, as more programs of the structure than so many were asked about. What is known of them does not
+        count: it depends on what other processes have left, and what is interpreted rounds differently."""
+        return self.described is not None and settings.backend != "ref" and often(self.described.key, times)
 
 
 class Compiled:
@@ -71,13 +70,14 @@ class Compiled:
         found = backend_.recall(known) if known else None
         if found is None:
             backend_.expect(len(program.nodes))
-            passes, sized = compiler(), launches is not None
+            passes, launches = compiler(), launches or structure.launches(backend_)
+            sized = launches is not None
             if launches is None:
-                launches = passes.lowered_once(structure.described, program, backend_.name, self.narrow)
+                launches = passes.lowered_once(structure.described, program, backend_)
             self.schedule = passes.placed(launches, self._workspace_bytes, sized)
             lowered = events.clock()
             found = backend_.compile(self.schedule)
-            if known:
+            if known and not sized and not passes.varied(structure.described, backend_):
                 backend_.keep(known, found)
         self.executable = found
         self.launches = found.launches or len(self.schedule.steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from calque.backend.base import Backend
 from calque.base.config import settings
 from calque.base.dtypes import bfloat16
 from calque.graph.hosted import hosted
@@ -17,9 +18,11 @@ from calque.kernel.assemble import assemble
 from calque.kernel.fuse import fuse
 from calque.kernel.joined import write_joined
 from calque.kernel.memory import Lowered, plan, predicted_peak
+from calque.kernel.portable import Disk
 from calque.kernel.schedule import Schedule
 from calque.kernel.sizes import FAMILIES
 from calque.ops.structure import Description
+from calque.run import fingerprint
 
 Pass = Callable[[Program], Program]
 
@@ -65,27 +68,31 @@ def fusion_report(program: Program, schedule: Schedule, narrow: Narrow | None = 
     return fuse(simplified(program, narrow)).refusals(), predicted_peak(schedule)
 
 
-def for_sizes(described: Description, program: Program, backend: str, narrow: Narrow | None = None) -> Lowered | None:
-    """The launches of a program of which others that differ in sizes were lowered, without lowering it; None if that is not known. `backend`: whose
-    `narrow` it is."""
-    found = FAMILIES.find(described, backend)
+def for_sizes(described: Description, program: Program, backend: Backend) -> Lowered | None:
+    """The launches of a program of which others that differ in sizes were lowered, without lowering it; None if that is not known."""
+    found = FAMILIES.find(described, backend.name, _shelf(program, backend))
     if found is not None and settings.verify:
-        assert found == lower(program, narrow), "a program was lowered differently for its sizes"
+        assert found == lower(program, backend.narrow), "a program was lowered differently for its sizes"
     return found
 
 
-def lowered_once(described: Description | None, program: Program, backend: str, narrow: Narrow | None) -> Lowered:
+def lowered_once(described: Description | None, program: Program, backend: Backend) -> Lowered:
     """The launches of a program, from nothing; `for_sizes` may know those of others of its structure from now on."""
-    found = lower(program, narrow)
+    found = lower(program, backend.narrow)
     if described is not None and not any((n.dtype is bfloat16 and n.op.narrow == "asked") or n.dtype.hosted for n in program.nodes):
         # Those ask `narrow`, and steps on the host do not tell sizes apart.
-        FAMILIES.learn(described, backend, program, found, lambda p: lower(p, check=False))
+        FAMILIES.learn(described, backend.name, program, found, lambda p: lower(p, check=False), _shelf(program, backend))
     return found
 
 
-def instructive(described: Description, backend: str) -> bool:
-    """Whether lowering such a program once would tell how others of its structure are lowered."""
-    return FAMILIES.instructive(described, backend)
+def _shelf(program: Program, backend: Backend) -> Disk | None:
+    """Where other processes keep what they find out about programs like this one."""
+    return Disk(backend.read, backend.write) if len(program.nodes) >= fingerprint.LONG else None
+
+
+def varied(described: Description | None, backend: Backend) -> bool:
+    """Whether programs like this one came in several sizes: then it hardly comes again as it is."""
+    return described is not None and FAMILIES.varied(described, backend.name)
 
 
 def explain(program: Program, narrow: Narrow | None = None) -> str:

@@ -39,6 +39,14 @@ class CpuBackend(CpuMemory, Backend):
         if isinstance(executable, CpuExecutable):
             plans.keep(program, executable)
 
+    def read(self, name: bytes) -> bytes | None:
+        """From the disk."""
+        return plans.read(name)
+
+    def write(self, name: bytes, data: bytes) -> None:
+        """On the disk."""
+        plans.write(name, data)
+
     def same(
         self, entries: Sequence[tuple[Any, Any, Any]], lists: Sequence[tuple[Any, Sequence[Any]]], cells: Sequence[tuple[Any, Any]],
         sizes: Sequence[tuple[Any, int]], functions: Sequence[tuple[Any, Any, Any, Any]], slots: Sequence[tuple[Any, dict[str, Any]]],

@@ -70,6 +70,19 @@ def keep(program: bytes, executable: CpuExecutable) -> None:
     COUNTERS.kept += 1
 
 
+def read(name: bytes) -> bytes | None:
+    """What `write` put on the disk under this name, if the code that makes plans is the same."""
+    key = _key(name) if known() else ""
+    return library.disk_cache().get(key) if key else None
+
+
+def write(name: bytes, data: bytes) -> None:
+    """Put something else that planning has found out on the disk."""
+    key = _key(name)
+    if key and _planner() == _PLANNER:
+        library.disk_cache().put(key, data)
+
+
 def recall(program: bytes) -> CpuExecutable | None:
     """What an equal program was linked to, ready to run; None if that is not on the disk as a whole."""
     if not known():  # the cache is empty: nothing is worth waiting for LLVM
