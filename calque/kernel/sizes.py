@@ -4,8 +4,8 @@ A program is its *structure* (operations, operands, dtypes, attributes) and a ro
 of one structure tell which integers vary, and which of them vary together: those are the variables (`ir/symint.py`). Passes, fusion and lowering run
 once more with them, which gives a `Variant`: the guards, and the result as a template. The next row that the guards hold for has its result after a
 few hundred operations on integers. Twin: lowering from nothing; a variant is kept if it gives the same where it was made, and with `settings.verify`
-every use is compared with it. A variant is kept for other processes (`Shelf`), which read it when they meet its structure: it saves them lowering, and
-changes neither what is computed nor how.
+every use is compared with it. A variant is kept for other processes (`Shelf`), which read it when they meet its structure: that saves them lowering
+and changes neither what is computed nor how.
 """
 
 from __future__ import annotations
@@ -291,8 +291,9 @@ class Families:
             return family is not None and (len(family.rows) > 1 or bool(family.variants))
 
     def learn(
-        self, described: Description, backend: str, program: Program, lowered: Lowered, lower: Callable[[Program], Lowered], shelf: Shelf | None = None
-    ) -> None:
+        self, described: Description, backend: str, program: Program, lowered: Lowered, lower: Callable[[Program], Lowered],
+        shelf: Shelf | None = None,
+    ) -> None:  # fmt: skip
         """A program had to be lowered: find out what holds for others of its structure, if one came with other sizes before."""
         key, row = (backend, described.key), np.array(described.sizes, np.int64)
         with self._lock:
