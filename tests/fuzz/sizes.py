@@ -1,4 +1,5 @@
-"""Random programs in many sizes: what arithmetic says that they are lowered to is what lowering gives.
+"""Random programs in many sizes: what arithmetic says that they are lowered to, here and in a process that reads what this one left, is what
+lowering gives.
 
 `python -m tests.fuzz.sizes --count 1000 --seed 0` prints every seed at which the two differ, and how many programs were lowered by arithmetic.
 """
@@ -16,6 +17,7 @@ from calque.base.cache import TABLES, Cache
 from calque.base.dtypes import float16, float32, float64, int64
 from calque.ir.program import Program
 from calque.kernel.memory import Lowered
+from calque.kernel.portable import Disk
 from calque.kernel.sizes import Families
 from calque.ops.structure import describe
 from calque.run.pipeline import lower
@@ -44,35 +46,50 @@ def families() -> Families:
     return Families(*found)
 
 
-def checked(known: Families, program: Program) -> bool:
+class Drawer:
+    """A shelf in memory. What is put there goes through bytes, as on the disk."""
+
+    def __init__(self) -> None:
+        self.kept: dict[bytes, bytes] = {}
+        self.shelf = Disk(self.kept.get, self.kept.__setitem__)
+
+
+def checked(known: Families, program: Program, shelf: Disk | None = None) -> bool:
     """Whether a program is lowered the same from what is known and from nothing; it is known from then on."""
     described = describe(program)
     assert described is not None
     fresh: Lowered = lower(program)
-    found = known.find(described, "")
+    found = known.find(described, "", shelf)
     if found is None:
-        known.learn(described, "", program, fresh, lambda p: lower(p, check=False))
+        known.learn(described, "", program, fresh, lambda p: lower(p, check=False), shelf)
         return True
     return found == fresh
 
 
 def failure(seed: int, counts: dict[str, int]) -> Any:
     """The extents at which a seed's programs differ, or None."""
-    rng = random.Random(seed)
+    rng, drawer = random.Random(seed), Drawer()
     known = families()
     steps = rng.randint(4, 30)
     varied = [k for k in range(3) if rng.random() < 0.7] or [2]
     extents = [rng.choice(SIZES) for _ in range(3)]
-    for _ in range(ROUNDS):
+    for turn in range(ROUNDS):
+        if turn == ROUNDS // 2:  # the other half in a process that finds what this one left
+            _count(known, counts)
+            known = families()
         for k in varied:
             extents[k] = rng.choice(SIZES) if rng.random() < 0.5 else rng.randint(1, 140)
         made = program(seed, tuple(extents), steps)  # type: ignore[arg-type]
-        if made is not None and not checked(known, made):
+        if made is not None and not checked(known, made, drawer.shelf):
             return tuple(extents), steps
+    _count(known, counts)
+    return None
+
+
+def _count(known: Families, counts: dict[str, int]) -> None:
     counts["arithmetic"] += known.hits
     counts["lowered"] += known.misses
     counts["refused"] += known.refused
-    return None
 
 
 def main() -> int:

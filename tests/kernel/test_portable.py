@@ -8,38 +8,16 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import calque
 from calque.base.config import settings
 from calque.kernel import portable
-from calque.kernel.sizes import Families, Variant
-from calque.ops.structure import describe
-from calque.run.pipeline import lower
-from tests.fuzz.sizes import families, program
+from calque.kernel.sizes import Variant
+from tests.fuzz.sizes import Drawer, checked, families, program
 
 ROOT = Path(__file__).parents[2]
-
-
-class Drawer:
-    """A shelf in memory that takes bytes."""
-
-    def __init__(self) -> None:
-        self.kept: dict[bytes, bytes] = {}
-        self.shelf = portable.Disk(self.kept.get, self.kept.__setitem__)
-
-
-def lowered(known: Families, made: Any, shelf: Any) -> Any:
-    """A program's launches as the pipeline finds them."""
-    described = describe(made)
-    assert described is not None
-    found = known.find(described, "", shelf)
-    if found is None:
-        found = lower(made)
-        known.learn(described, "", made, found, lambda p: lower(p, check=False), shelf)
-    return found
 
 
 def test_random_programs_are_lowered_the_same_from_what_another_process_left(seed: int) -> None:
@@ -51,8 +29,7 @@ def test_random_programs_are_lowered_the_same_from_what_another_process_left(see
             known = families()
             for _ in range(5):
                 made = program(one, tuple(rng.choice((3, 8, 24, 40, 64, rng.randint(2, 90))) for _ in range(3)), steps)  # type: ignore[arg-type]
-                if made is not None:
-                    assert lowered(known, made, drawer.shelf) == lower(made)
+                assert made is None or checked(known, made, drawer.shelf)
             if process:
                 hits, misses = hits + known.hits, misses + known.misses
         read += sum(1 for name, data in drawer.kept.items() if (v := portable.unpacked(data)) is not None and portable.packed(v) == data)
@@ -66,7 +43,7 @@ def variant() -> Variant:
     for n in (40, 33):
         made = program(11, (n, 3, 5), 25)
         assert made is not None
-        lowered(known, made, drawer.shelf)
+        assert checked(known, made, drawer.shelf)
     (data,) = drawer.kept.values()
     found = portable.unpacked(data)
     assert found is not None
