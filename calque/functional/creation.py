@@ -10,12 +10,13 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pass
-from calque.base.layout import MOST_DIMS, preserve_format
+from calque.base.layout import preserve_format
 from calque.base.shapes import Shape, whole
-from calque.base.text import described, shown, type_name
+from calque.base.text import shown, type_name
 from calque.functional.common import cast, is_number, is_scalar, is_tensor, method, number, prim
 from calque.functional.declared import public
 from calque.functional.formats import clone, format_of, like, reordered
+from calque.functional.literals import refuse, to_array
 from calque.functional.memory import share_array
 from calque.functional.options import dtype_for, fill_number, filled, marked, resolve_device, resolve_dtype, size_of, written
 from calque.functional.placing import placed, placed_like, placed_like_or_third
@@ -26,125 +27,6 @@ from calque.run.memory import out_of_memory
 from calque.tensor import Tensor, upload_known
 
 # ---------------------------------------------------------------------------------------------------------- from values
-
-
-def _leaf(data: Any) -> Any:
-    """The first element of nested sequences."""
-    while isinstance(data, (list, tuple)) and data:
-        data = data[0]
-    return data
-
-
-def _plain(data: Any) -> Any:
-    """Nested sequences with every tensor inside replaced by its values."""
-    if is_tensor(data):
-        return data.detach().numpy()
-    return [_plain(x) for x in data] if isinstance(data, (list, tuple)) else data
-
-
-def _holds_tensor(data: Any) -> bool:
-    if isinstance(data, (list, tuple)):
-        return any(_holds_tensor(x) for x in data[:64])
-    return is_tensor(data)
-
-
-def _offender(data: Any, path: str = "", shape: tuple[int, ...] | None = None, depth: int = 0) -> str:
-    """Description of the first element that keeps nested data from being a rectangular array of numbers, or ""."""
-    if shape is None:
-        lengths = []
-        probe = data
-        while isinstance(probe, (list, tuple)):
-            lengths.append(len(probe))
-            probe = probe[0] if probe else None
-        shape = tuple(lengths)
-    if len(shape) > MOST_DIMS:
-        return f"expected a sequence of at most {MOST_DIMS} dims, got {len(shape)}"
-    if isinstance(data, (list, tuple)):
-        if depth >= len(shape):
-            return f"expected a number at index {path}, got a sequence of length {len(data)}"
-        if len(data) != shape[depth]:
-            return f"expected sequence of length {shape[depth]} at dim {depth} (got {len(data)}) at index {path}"
-        for i, item in enumerate(data):
-            found = _offender(item, f"{path}[{i}]", shape, depth + 1)
-            if found:
-                return found
-        return ""
-    if isinstance(data, np.ndarray):
-        return ""
-    if not is_scalar(data):
-        return f"expected a number at index {path or '()'}, got {described(data)}"
-    if depth < len(shape):
-        return f"expected a sequence of length {shape[depth]} at dim {depth}, got the number {shown(data)} at index {path}"
-    return ""
-
-
-def _refuse(data: Any, array: np.ndarray[Any, Any] | None) -> Exception:
-    """The error for data that is no rectangular array of numbers."""
-    if isinstance(data, np.ndarray):
-        first = next(((i, x) for i, x in np.ndenumerate(data) if not is_scalar(x)), None)
-        where = (
-            f"; first odd element: {described(first[1])} at index {list(first[0])}" if first is not None else ""
-        )
-        return DTypeError(
-            f"[tensor] expected an array of numbers, got dtype {data.dtype}{where}; convert it with .astype(...) first"
-        )
-    if array is not None and array.ndim and not isinstance(data, (list, tuple)):  # a table, say
-        first = next(((i, x) for i, x in np.ndenumerate(array) if not is_scalar(x)), None)
-        odd = f", with {described(first[1])} at index {list(first[0])}" if first is not None else ""
-        return DTypeError(f"[tensor] expected numbers, got {described(data)}{odd}; {how_to_pass(data)}")
-    reason = _offender(data)
-    if not reason and array is not None and array.dtype == object:
-        return ArgumentError(
-            "[tensor] expected integers of at most 64 bits, got a larger one: overflow when unpacking long; use floats"
-        )
-    kind = f"; dtype {array.dtype} is not supported" if array is not None else ""
-    text = f"[tensor] {reason or 'expected numbers'}{kind}; "
-    if "at most" in reason:
-        return ShapeError(text + "merge some dims")
-    if "sequence" in reason:
-        return ShapeError(text + "rows must have equal lengths: pad them")
-    return DTypeError(text + "convert it to numbers first")
-
-
-def _walked(data: Any) -> list[Any]:
-    """What is in something that has a length."""
-    try:
-        return list(data)
-    except TypeError:  # and nothing to walk through: a dtype of NumPy's
-        raise _refuse(data, None) from None
-
-
-def to_array(data: Any, dtype: dt.DType | None = None) -> tuple[np.ndarray[Any, Any], dt.DType]:
-    """Values and the dtype PyTorch would infer for them; `dtype` is the one they will have, if that is known."""
-    if isinstance(data, (np.ndarray, np.generic)):
-        array = np.asarray(data)
-    else:
-        if isinstance(data, (dict, set, frozenset)):
-            raise DTypeError(f"[tensor] Could not infer dtype of {type_name(data)}: expected numbers, got no sequence; pass a list of its values")
-        if isinstance(data, (list, tuple)) and _holds_tensor(data):
-            data = _plain(data)
-        elif (
-            not isinstance(data, (list, tuple, bool, int, float, complex)) and hasattr(data, "__len__") and not hasattr(data, "__array__")
-        ):
-            data = _walked(data)
-        try:
-            array = np.array(data)
-            if array.dtype.kind in "uf" and _leaf(data).__class__ is int and array.size and array.max() >= 2**63:
-                if dtype is not dt.uint64:
-                    raise _refuse(data, array.astype(object))
-                array = np.array(data, np.uint64)
-        except (ValueError, OverflowError):
-            raise _refuse(data, None) from None
-    dtype = dt.from_numpy_dtype(array.dtype)
-    if dtype is None:
-        raise _refuse(data, array)
-    if array.size == 0 and isinstance(data, (list, tuple)):
-        return array, dt.get_default_dtype()
-    if dtype is dt.float64 and isinstance(_leaf(data), (int, float)) and not isinstance(_leaf(data), np.generic):
-        return array, dt.get_default_dtype()
-    if dtype is dt.complex128 and isinstance(_leaf(data), (int, float, complex)) and not isinstance(_leaf(data), np.generic):
-        return array, dt.default_complex()
-    return array, dtype
 
 
 def _is_plain(number: Any) -> bool:
@@ -232,7 +114,7 @@ def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
     dtype = dt.from_numpy_dtype(ndarray.dtype)
     if dtype is None:
         if ndarray.dtype.kind in "OSU":
-            raise _refuse(ndarray, ndarray)
+            raise refuse(ndarray, ndarray)
         names = ", ".join(d.name for d in dt.EVERY)
         raise DTypeError(f"[from_numpy] can't convert np.ndarray of type {ndarray.dtype}; the supported types are {names}")
     item = dtype.itemsize

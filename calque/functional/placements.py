@@ -20,13 +20,13 @@ from calque.functional.declared import public, takes_out
 from calque.functional.formats import reordered
 from calque.functional.inplace import filling
 from calque.functional.joining import cat
-from calque.functional.math import where
+from calque.functional.math import isnan, where, with_formula
 from calque.functional.options import marked, resolve_dtype
 from calque.functional.placing import placed, placed_like
 from calque.functional.reductions import amax, amin, mean, prod, vector_norm
 from calque.functional.reductions import sum as total
 from calque.functional.selection import nonzero, scatter_reduce
-from calque.functional.views import expand, reshape
+from calque.functional.views import detach, expand, reshape
 from calque.functional.windows import as_strided, narrow
 from calque.functional.writing import in_place_form
 from calque.tensor import Tensor, read, upload_known
@@ -140,6 +140,8 @@ def segment_reduce(
         row = data[place] if place else data
         for a, b in zip(starts[place][:-1], starts[place][1:], strict=True):
             parts.append(_segment(row, int(a), int(b), tail, reduce, function, neutral, initial))
+    if parts and not starts[..., -1].any():  # nothing but empty segments, which depend on the data all the same
+        return linked(reshape(cat(parts, 0), (*lead, starts.shape[-1] - 1, *tail)), data)
     if not parts:
         return linked(zeros((*lead, starts.shape[-1] - 1, *tail), dtype=data._layout.dtype), data)
     return reshape(cat(parts, 0), (*lead, starts.shape[-1] - 1, *tail))
@@ -150,15 +152,27 @@ def _segment(row: Tensor, a: int, b: int, tail: Shape, reduce: str, function: An
     kind = row._layout.dtype
     if a == b:
         return full((1, *tail), neutral if initial is None else float(initial), dtype=kind)
+    start = None if initial is None else full((1, *tail), float(initial), dtype=kind)
+    if reduce in ("max", "min"):
+        return _extreme(function, narrow(row, 0, a, b - a), start)
     found = function(narrow(row, 0, a, b - a), 0, True)
-    if initial is None:
+    if start is None:
         return found  # type: ignore[no-any-return]
-    start = full((1, *tail), float(initial), dtype=kind)
     if reduce == "mean":
         return (found * float(b - a) + start) / float(b - a)  # type: ignore[no-any-return]
-    if reduce in ("sum", "prod"):
-        return found + start if reduce == "sum" else found * start  # type: ignore[no-any-return]
-    return function(cat([start, narrow(row, 0, a, b - a)], 0), 0, True)  # type: ignore[no-any-return]
+    return found + start if reduce == "sum" else found * start  # type: ignore[no-any-return]
+
+
+def _extreme(function: Any, elements: Tensor, start: Tensor | None) -> Tensor:
+    """Largest or smallest of the elements and of what they begin with. Equal elements share the gradient, and so do NaNs, which win."""
+    rows = elements if start is None else cat([start, elements], 0)
+    found = function(detach(rows), 0, True)
+
+    def backward(g: Tensor) -> tuple[Tensor]:
+        equal = where(isnan(found), isnan(rows), rows == found)
+        return (where(equal, g / cast(total(equal, 0, True), g._layout.dtype), 0.0),)
+
+    return with_formula("SegmentReduceBackward0", (rows,), lambda: found, backward)
 
 
 # -------------------------------------------------------------------------------------------------------- tensors of given strides
