@@ -18,13 +18,13 @@ from calque.tensor import Tensor
 __all__ = ["LinAlgError"]  # what is declared comes to it
 
 
-@_public(of="linalg", out=True)
+@_public(of="linalg", out="exact")
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     """Lower L with `L @ L^T = A` for symmetric positive-definite A (or the upper L^T): (*, n, n) -> (*, n, n)."""
     return _cholesky(A, upper)
 
 
-@_public(of="linalg", out=True)
+@_public(of="linalg", out="exact")
 def det(A: Tensor) -> Tensor:
     """Determinant: (*, n, n) -> (*)."""
     return _det(A)
@@ -36,7 +36,7 @@ def slogdet(A: Tensor) -> Any:
     return _slogdet(A)
 
 
-@_public(of="linalg", out=True)
+@_public(of="linalg", out="exact")
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """Vector product along a dim of size 3: (*), (*) -> (*), broadcast."""
     return _cross(input, other, dim)
@@ -48,7 +48,7 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
     return _diagonal(A, offset, dim1, dim2)
 
 
-@_public(of="linalg", out=True)
+@_public(of="linalg", out="exact")
 @_lower_precision
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """Inner products along a dim: (*), (*) -> (* without dim), broadcast."""

@@ -336,7 +336,7 @@ def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
 
     def apply(input: Tensor, _: Any = None, out: Any = None) -> Tensor:
         if out is not _:
-            return stored(op.name, apply, (input,), {}, out, _)  # type: ignore[no-any-return]
+            return stored(op.name, made, (input,), {}, out, _)  # type: ignore[no-any-return]
         state = local.state
         trace = state.trace
         try:
@@ -358,7 +358,8 @@ def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
             attach_node(result, edge, op, (input,))
         return result
 
-    return hastened(op, apply, not_floating if to_float else None, False)
+    made = hastened(op, apply, not_floating if to_float else None, False)
+    return made
 
 
 def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary:  # noqa: C901, PLR0915 - the hot path of recording: one frame

@@ -421,7 +421,7 @@ def _negate(input: Tensor) -> Tensor:
     return _neg(input)
 
 
-@public("negative", in_place="both", out=True)
+@public("negative", in_place="both", out="exact")
 def neg(input: Tensor) -> Tensor:
     """`-input`: (*) -> (*). Refuses bool."""
     return _negate(input)
@@ -435,8 +435,8 @@ def positive(input: Tensor) -> Tensor:
     return input
 
 
-@public("absolute", own=False, in_place="method", out=True)
-@public(in_place="both", out=True)
+@public("absolute", own=False, in_place="method", out="real")
+@public(in_place="both", out="real")
 @method("__abs__")
 def abs(input: Tensor) -> Tensor:
     """Absolute value: (*) -> (*). The gradient at 0 is 0. Of complex numbers: their real distance from 0."""
@@ -581,7 +581,7 @@ def bitwise_xor(input: Operand, other: Operand) -> Tensor:
     return call("bitwise_xor", _xor, input, other)
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out="exact")
 @method("__invert__")
 def bitwise_not(input: Tensor) -> Tensor:
     """All bits flipped; logical not on bool."""

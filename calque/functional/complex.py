@@ -175,7 +175,7 @@ def conj(input: Tensor) -> Tensor:
     return prim("conj", input) if input._layout.dtype.is_complex else input
 
 
-@public(out=True)
+@public(out="exact")
 def conj_physical(input: Tensor) -> Tensor:
     """`conj`, with memory of its own as there: (*) -> (*)."""
     require_tensors("conj_physical", input)
@@ -240,7 +240,7 @@ def angle(input: Tensor) -> Tensor:
     return where(isnan(x), x, where(x < 0, math.pi, x * 0.0))  # type: ignore[operator,no-any-return]
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out="exact")
 def sgn(input: Tensor) -> Tensor:
     """z / |z|, and 0 where z = 0: (*) -> (*); the sign of real numbers.
 

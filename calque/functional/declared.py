@@ -20,7 +20,7 @@ def public(
     namespace alone.
 
     method: names of `calque` are those of methods of `Tensor`, too. in_place: "method" makes `x.name_()`, "both" also the function `name_(x)`.
-    out: users may say `out=`; "exact": with a tensor of the result's dtype alone.
+    out: users may say `out=`; "exact": with a tensor of the result's dtype alone; "real": if the operands are real.
     """
 
     def declare(function: Function) -> Function:
@@ -53,7 +53,8 @@ def _enter(place: str, name: str, function: Any) -> None:
     space[name] = function
 
 
-def takes_out(function: Function) -> Function:
-    """Let users say `out=` to a function, wherever they find it but among the methods of `Tensor`; the function itself knows nothing of it."""
-    function.__dict__["takes_out"] = True
+def takes_out(function: Function, how: bool | str = "exact") -> Function:
+    """Let users say `out=`, a tensor of the dtype of the result, to a function, wherever they find it but among the methods of `Tensor`; the
+    function itself knows nothing of it."""
+    function.__dict__["takes_out"] = how
     return function

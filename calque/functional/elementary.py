@@ -17,7 +17,7 @@ def _float(x: Tensor) -> Tensor:
 
 
 def define(
-    name: str, doc: str, *aliases: str, of: str = "calque", to_float: bool = True, in_place: str = "both", out: bool = True
+    name: str, doc: str, *aliases: str, of: str = "calque", to_float: bool = True, in_place: str = "both", out: bool | str = True
 ) -> Any:
     """The recording function of a primitive, documented and declared. It is called without any frame in between."""
     function = unary_function(name, to_float)
@@ -61,7 +61,7 @@ lgamma = define("lgamma", "Logarithm of |gamma(x)|", "special.gammaln", in_place
 digamma = define("digamma", "Derivative of lgamma", "special.psi", of="calque special", in_place="method")
 sigmoid = define("sigmoid", "1 / (1 + e**-x)", "special.expit")
 relu = define("relu", "max(x, 0), with gradient 0 at 0", to_float=False, out=False)
-sign = define("sign", "-1, 0 or 1", to_float=False, in_place="method")
-floor = define("floor", "Largest integer <= x", to_float=False)
-ceil = define("ceil", "Smallest integer >= x", to_float=False)
-trunc = define("trunc", "x without its fraction", to_float=False)
+sign = define("sign", "-1, 0 or 1", to_float=False, out="exact", in_place="method")
+floor = define("floor", "Largest integer <= x", to_float=False, out="exact")
+ceil = define("ceil", "Smallest integer >= x", to_float=False, out="exact")
+trunc = define("trunc", "x without its fraction", to_float=False, out="exact")

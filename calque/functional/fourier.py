@@ -105,6 +105,8 @@ def _fit_all(op: str, x: Tensor, dims: Shape, wanted: Sequence[int | None]) -> T
 
 
 def _given(op: str, result: Tensor, out: Any) -> Tensor:
+    if out is not None and out._layout.dtype.is_complex and not result._layout.dtype.is_complex:
+        raise DTypeError(f"[{op}] expected a floating point output tensor, got {out._layout.dtype!r}; the transform is real")
     return result if out is None else written(op, result, out)
 
 

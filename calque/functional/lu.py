@@ -273,7 +273,7 @@ def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpa
     return LuUnpackResult(permutation, low, up)
 
 
-@public("linalg.lu_solve", own=False, out=True)
+@public("linalg.lu_solve", own=False, out="exact")
 @full_precision
 @beside_input
 def linalg_lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False) -> Tensor:
@@ -297,7 +297,7 @@ def linalg_lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True,
     return solve_triangular(up, inner, upper=True)
 
 
-@public(out=True)
+@public(out="exact")
 def lu_solve(input: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
     """`linalg.lu_solve` with the right side first: (*, n, k), (*, n, n), (*, n) -> (*, n, k)."""
     return linalg_lu_solve(LU_data, LU_pivots, input)
@@ -321,7 +321,7 @@ def _substituted(a: Array, b: Array) -> Array:
     return x
 
 
-@public(of="linalg", out=True)
+@public(of="linalg", out="exact")
 @full_precision
 @beside_input
 def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
@@ -568,7 +568,7 @@ def _solved(table: Array, pivots: Array, b: Array) -> Array:
     return x
 
 
-@public(of="linalg", out=True)
+@public(of="linalg", out="exact")
 @beside_input
 def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False) -> Tensor:
     """X with `A @ X = B` from what `ldl_factor(A)` gives: (*, n, n), (*, n), (*, n, k) -> (*, n, k). Without gradient.

@@ -145,7 +145,7 @@ def log10(input: Tensor) -> Tensor:
     return log(_float(input)) / math.log(10)
 
 
-@public(in_place="both", out=True)
+@public(in_place="both", out="exact")
 def frac(input: Tensor) -> Tensor:
     """`x - trunc(x)`: (*) -> (*), the sign of x; floating tensors only."""
     if input._layout.dtype.category != 2:
@@ -153,7 +153,7 @@ def frac(input: Tensor) -> Tensor:
     return input - prim("trunc", input)
 
 
-@public(in_place="both", out=True, of="calque special")
+@public(in_place="both", out="exact", of="calque special")
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """Nearest integer, halves to even: (*) -> (*). With `decimals`, that many digits after the point are kept (before it if
     negative).
@@ -256,7 +256,7 @@ def rad2deg(input: Tensor) -> Tensor:
     return _float(input) * (180 / math.pi)
 
 
-@public(in_place="both", out=True)
+@public(in_place="both", out="exact")
 def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """NaN replaced by `nan`, infinities by `posinf` and `neginf` (default: the largest finite values): (*) -> (*).
 
@@ -383,7 +383,7 @@ def xlogy(input: Operand, other: Operand) -> Tensor:
     return with_formula("XlogyBackward0", (x, y), value, backward)
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out="exact")
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
     """0 below zero, 1 above, `values` at zero, broadcast: (*), (*) -> (*). Raises RuntimeError when a gradient comes here: it has no derivative."""
     dtype = input._layout.dtype
@@ -398,7 +398,7 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
     return with_formula("HeavisideBackward0", (input, values), lambda: pick(input == 0, values, cast(input > 0, dtype), dtype), backward)
 
 
-@public(out=True)
+@public(out="exact")
 def signbit(input: Tensor) -> Tensor:
     """Whether the sign bit is set (also of -0.0): (*) -> (*) bool."""
     if input._layout.dtype.category != 2:
@@ -434,7 +434,7 @@ def ldexp(input: Operand, other: Operand) -> Tensor:
     return mul(input, exp2(other))
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out="exact")
 def float_power(input: Operand, exponent: Operand) -> Tensor:
     """`input ** exponent` in float64 (complex128 of complex operands), broadcast: (*), (*) -> (*)."""
     require_some_tensor("float_power", input, exponent)
@@ -536,14 +536,14 @@ def isinf(input: Tensor) -> Tensor:
     return prim("abs", input) == math.inf if input._layout.dtype.category >= 2 else prim("ne", input, input)
 
 
-@public(out=True)
+@public(out="exact")
 def isposinf(input: Tensor) -> Tensor:
     """Whether each element is +infinity: (*) -> (*) bool."""
     require_real("isposinf", input)
     return input == math.inf if input._layout.dtype.category == 2 else prim("ne", input, input)
 
 
-@public(out=True)
+@public(out="exact")
 def isneginf(input: Tensor) -> Tensor:
     """Whether each element is -infinity: (*) -> (*) bool."""
     require_real("isneginf", input)

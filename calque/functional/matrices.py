@@ -80,7 +80,7 @@ def orgqr(input: Tensor, input2: Tensor) -> Tensor:
     return householder_product(input, input2)
 
 
-@public(out=True)
+@public(out="exact")
 @full_precision
 def ormqr(input: Tensor, input2: Tensor, input3: Tensor, left: bool = True, transpose: bool = False) -> Tensor:
     """`Q @ input3` (`input3 @ Q` without `left`, Q transposed with `transpose`) for the m x m product Q of the reflections of `geqrf`:

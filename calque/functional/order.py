@@ -59,7 +59,7 @@ def cumprod(input: Tensor, dim: int, *, dtype: dt.DType | None = None) -> Tensor
     return _running("cumprod", input, dim, dtype)
 
 
-@public(out=True)
+@public(out="exact")
 @numpy_names
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """`log(cumsum(exp(x)))` along `dim`, without overflow: (*) -> (*). Computed by doubling: log2(n) passes over n elements."""

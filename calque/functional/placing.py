@@ -20,7 +20,7 @@ from calque.base.text import described, type_name
 from calque.functional.blame import NOTHING, answer, answering, explained
 from calque.functional.options import resolve_device
 from calque.observe.source import inside_package
-from calque.record.outputs import stored
+from calque.record.outputs import require_dtype, stored
 from calque.record.recorder import Trace, local
 from calque.run.interrupt import of_handler
 from calque.tensor import Tensor, constant, upload
@@ -41,6 +41,7 @@ def placed(function: Function, like: bool = False, position: int | None = None) 
         if position is not None and len(args) > position:
             device, args = args[position], args[:position]
         if out is not None and "out" in signature.parameters:
+            require_dtype(function.__name__, keywords, out)
             keywords["out"] = out
         elif out is not None:
             return _into(out, function, args, keywords)

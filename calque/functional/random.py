@@ -444,7 +444,7 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     shape = tuple(input._layout.shape)
     work = dt.float64 if dtype is dt.float64 else dt.float32
     chance = cast(input.detach(), work) if p is None else (float(p), work)
-    result = cast(prim("lt", uniform(shape, work, generator), chance), dtype)
+    result = cast(prim("lt", uniform(shape, work, generator), chance), dtype if out is None else out._layout.dtype)
     return result if out is None else written("bernoulli", result, out)
 
 

@@ -439,7 +439,7 @@ def std_mean(
 # --------------------------------------------------------------------------------------------------------------- norms
 
 
-@public(method=False, out=True, of="calque linalg")
+@public(method=False, out="exact", of="calque linalg")
 @numpy_names
 def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """`sum(|x|**ord)**(1 / ord)` over `dim` (all by default), also for ord inf, -inf and 0 (the number of non-zeros).
@@ -475,7 +475,7 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = Fal
     return cast(where(at_zero, 0.0 if ord > 0 else math.inf, root), kind)
 
 
-@public(out=True)
+@public(out="exact")
 @numpy_names
 def norm(input: Tensor, p: Any = "fro", dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Norm of order `p` over `dim` (all by default): a number, inf, -inf, "fro" (the same as 2), or "nuc": the sum of the singular values of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -273,7 +274,7 @@ def frexp(input: Tensor) -> Any:
 
 
 @method()
-@takes_out
+@partial(takes_out, how=True)
 @beside_input
 def nextafter(input: Tensor, other: Tensor) -> Tensor:
     """The next floating number after `input` towards `other`, broadcast: (*), (*) -> (*). Reads the values; the

@@ -190,7 +190,7 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
     return _results(_chosen(source, first, d), upload(shaped, dt.int64), upload(counts, dt.int64), (return_inverse, return_counts))
 
 
-@public(out=True)
+@public(out="exact")
 @beside_input
 def isin(elements: Operand, test_elements: Operand, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     """Whether each element is among the test elements: (*), any shape -> (*) bool. Reads the values."""

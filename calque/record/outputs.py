@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
+from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, AutogradError, DTypeError
 from calque.base.text import described
 from calque.observe.source import warn_user
@@ -37,12 +38,14 @@ def stored(name: str, function: Callable[..., Any], args: Sequence[Any], keyword
         )
     if keywords.get("dtype") is None and not any(map(_is_tensor, flat[: -len(outs)])) and _takes_dtype(function):
         keywords = {**keywords, "dtype": outs[0]._layout.dtype}  # what makes numbers makes them in that type
+    require_dtype(name, keywords, outs[0])
     result = function(*args, **keywords)
     several = isinstance(result, (tuple, list))
     parts = list(result) if several else [result]
     if len(parts) != len(outs):
         raise ArgumentError(f"[{name}] expected {len(parts)} tensors as out, one for each result, got {len(outs)}")
-    if several or function.__dict__.get("takes_out") == "exact":
+    how = function.__dict__.get("takes_out")
+    if several or how == "exact" or (how == "real" and not any(_is_tensor(x) and x._layout.dtype.is_complex for x in args)):
         for target, part in zip(outs, parts, strict=True):
             if part._layout.dtype is not target._layout.dtype:
                 got = f"{part._layout.dtype!r}, but got {target._layout.dtype!r} instead"
@@ -52,6 +55,13 @@ def stored(name: str, function: Callable[..., Any], args: Sequence[Any], keyword
     if not several:
         return outs[0]
     return type(result)(*outs) if hasattr(result, "_fields") else type(result)(outs)
+
+
+def require_dtype(name: str, keywords: Mapping[str, Any], out: Any) -> None:
+    """A call that names a dtype and a tensor to write into names one dtype."""
+    wanted = keywords.get("dtype")
+    if isinstance(wanted, DType) and _is_tensor(out) and wanted is not out._layout.dtype:
+        raise DTypeError(f"[{name}] dtype {wanted!r} does not match dtype of out parameter: expected {out._layout.dtype!r}; leave out dtype")
 
 
 def _takes_dtype(function: Callable[..., Any]) -> bool:

@@ -33,6 +33,7 @@ MACHINERY = (
 # What PyTorch's helpers for tests do to PyTorch itself -> what stands there instead.
 EDITS: dict[str, list[tuple[str, str]]] = {
     "common_utils.py": [
+        (r"^from torch\.utils\._import_utils import _check_module_exists", "from tests.conformance.pytorch_own import _check_module_exists"),
         (r"^import torch\.backends\.xnnpack", "torch.backends.xnnpack = types.SimpleNamespace(enabled=False)"),
         (r"^from torch\._C import ScriptDict, ScriptList.*", "ScriptDict = ScriptList = type('Never', (), {})"),
         (r"^torch\.backends\.disable_global_flags\(\)", "pass"),
@@ -83,6 +84,10 @@ def copies(source: Path, folder: Path, files: list[str]) -> list[str]:
         with contextlib.suppress(SyntaxError):
             file.write_text(soften(file.read_text()))
     return [str(folder / "test" / file) for file in files]
+
+
+def _check_module_exists(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
 
 
 class Mock(types.ModuleType):
@@ -137,6 +142,8 @@ def prepare() -> None:
     torch._C._get_privateuse1_backend_name = lambda: "privateuseone"
     torch._C._DisableFuncTorch = contextlib.nullcontext
     torch.cuda.jiterator = MagicMock()
+    torch._nnpack_available = lambda: False
+    torch._C._ConvBackend = torch._mkldnn = MagicMock()
     torch.utils._mode_utils = types.SimpleNamespace(no_dispatch=contextlib.nullcontext)
     for name in ("_comparison", "_utils"):
         setattr(torch.testing, name, importlib.import_module(f"torch.testing.{name}"))
