@@ -21,7 +21,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import shown
 from calque.functional.blame import publish as _publish
-from calque.functional.decompositions import lstsq
+from calque.functional.least_squares import lstsq
 from calque.functional.tapers import hann_window
 from calque.nn.module import Module
 from calque.tensor import Tensor

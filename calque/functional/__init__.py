@@ -24,6 +24,7 @@ from calque.functional import (  # noqa: F401 - they declare functions, methods 
     inplace,
     interop,
     joining,
+    least_squares,
     legacy,
     linalg,
     math,

@@ -19,7 +19,7 @@ from calque.base import dtypes as dt
 from calque.base.blas import limited
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, LinAlgError, ShapeError
-from calque.base.shapes import Shape, broadcast_shapes
+from calque.base.shapes import Shape, broadcast_shapes, normalize_dims
 from calque.base.text import shown
 from calque.functional.arithmetic import abs as magnitude
 from calque.functional.common import cast, is_number, is_tensor, linked, require_dims
@@ -28,11 +28,11 @@ from calque.functional.creation import eye, zeros
 from calque.functional.declared import public
 from calque.functional.elementary import log
 from calque.functional.joining import cat
-from calque.functional.linalg import identity_like, matmul, matrix_transpose, require_square
+from calque.functional.linalg import identity_like, matrix_transpose, require_square
 from calque.functional.math import where, with_formula
 from calque.functional.placing import beside_input
 from calque.functional.precision import full_precision
-from calque.functional.reductions import amax, amin, prod, sum, vector_norm
+from calque.functional.reductions import amax, amin, for_norm, prod, sum, vector_norm
 from calque.functional.results import named_result
 from calque.functional.views import expand, squeeze, sum_to_shape, unsqueeze
 from calque.functional.windows import narrow
@@ -285,6 +285,8 @@ def eigh(A: Tensor, UPLO: str = "L") -> Any:
 
     Gradients of the eigenvectors need distinct eigenvalues.
     """
+    if isinstance(UPLO, str) and UPLO in ("l", "u"):
+        UPLO = UPLO.upper()
     if UPLO not in ("L", "U"):
         raise ArgumentError(f"[linalg.eigh] Expected UPLO argument to be 'L' or 'U', but got {shown(UPLO)}; it names the triangle that is read")
     x = _matrix("eigh", A, square=True)
@@ -383,7 +385,7 @@ def qr(A: Tensor, mode: str = "reduced") -> Any:
     k = n if mode == "complete" else min(n, m)
     arrays = _host("qr", x, np.linalg.qr, [(*batch, n, k), (*batch, k, m)], "reduced" if mode == "r" else mode)
     if mode == "r":
-        arrays[0] = np.empty(0)
+        arrays[0] = np.empty(0, arrays[0].dtype)
 
     def backward(outputs: Sequence[Tensor], grads: list[Any]) -> Tensor:
         if mode == "r" or (mode == "complete" and n > m):
@@ -425,6 +427,13 @@ def _no_driver(op: str, driver: str | None) -> None:
         raise ArgumentError(f"[linalg.{op}] expected driver=None on a CPU, got {shown(driver)}: `driver=` is only supported on CUDA inputs")
 
 
+def _one_bound(op: str, name: str, bounds: tuple[Any, Any], atol: Any, rtol: Any) -> tuple[Any, Any]:
+    """NumPy's name for one of the bounds, which comes without the others."""
+    if atol is not None or rtol is not None:
+        raise ArgumentError(f"[linalg.{op}] expected {name}, or atol and rtol, got both; leave {name} out")
+    return bounds
+
+
 def _least(A: Tensor, sizes: Tensor, atol: Any, rtol: Any) -> Tensor:
     """The magnitude up to which singular values (*, k) count as zero: (*, 1)."""
     if rtol is None:
@@ -437,10 +446,12 @@ def _least(A: Tensor, sizes: Tensor, atol: Any, rtol: Any) -> Tensor:
 
 
 @public(of="linalg", out=True)
-def pinv(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
-    """Moore-Penrose inverse through the singular values above atol and above rtol times the largest (of symmetric matrices, if `hermitian`,
-    through the eigenvalues): (*, n, m) -> (*, m, n). Source of the gradient: Golub & Pereyra 1973."""
+def pinv(A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Tensor:
+    """Moore-Penrose inverse through the singular values above atol and above rtol (also called rcond) times the largest (of symmetric matrices, if
+    `hermitian`, through the eigenvalues): (*, n, m) -> (*, m, n). Source of the gradient: Golub & Pereyra 1973."""
     _matrix("pinv", A, square=hermitian)
+    if rcond is not None:
+        atol, rtol = _one_bound("pinv", "rcond", (0.0, rcond), atol, rtol)
 
     def value() -> Tensor:
         if hermitian:
@@ -465,9 +476,12 @@ def pinv(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = Fal
 
 @public(of="linalg", out=True)
 @full_precision
-def matrix_rank(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
-    """Number of singular values above atol and above rtol times the largest (of absolute eigenvalues, if `hermitian`): (*, n, m) -> (*) int64."""
+def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Tensor:
+    """Number of singular values above atol (also called tol) and above rtol times the largest (of absolute eigenvalues, if `hermitian`):
+    (*, n, m) -> (*) int64."""
     require_dims("matrix_rank", A, 2, None, "A")
+    if tol is not None:
+        atol, rtol = _one_bound("matrix_rank", "tol", (tol, 0.0), atol, rtol)
     plain = A.detach()
     if not min(plain._layout.shape[-2:], default=0):
         return zeros(_extents(plain)[0], dtype=dt.int64)
@@ -485,7 +499,12 @@ def matrix_norm(
     A: Tensor, ord: Any = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False, *, dtype: dt.DType | None = None
 ) -> Tensor:
     """Norm of matrices: "fro", "nuc", 1, -1, 2, -2, inf or -inf: (*, n, m) -> (*)."""
-    A = A if dtype is None else A.to(dtype)
+    A = for_norm("linalg.matrix_norm", A, dtype)
+    if not isinstance(dim, (tuple, list)) or len(dim) != 2 or len(normalize_dims(dim, A._layout.ndim, "linalg.matrix_norm")) != 2:
+        raise ShapeError(
+            f"[linalg.matrix_norm] expected two dims, dim must be a 2-tuple, got {shown(dim)} of shape {tuple(A._layout.shape)}; norms over others "
+            "are linalg.vector_norm"
+        )
     if ord == "fro":
         return vector_norm(A, 2, dim, keepdim)
     moved = A.movedim(dim, (-2, -1))
@@ -508,16 +527,15 @@ def matrix_norm(
 @public(of="linalg", out="exact")
 def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Vector norm (one dim, or ord None), or matrix norm (two dims, or a 2-d input with ord)."""
-    input, keepdim = input if dtype is None else input.to(dtype), bool(keepdim)
-    pair = isinstance(dim, (tuple, list)) and len(dim) == 2
-    if (
-        ord is None
-        or isinstance(dim, int)
-        or (dim is None and input._layout.ndim == 1)
-        or (isinstance(dim, (tuple, list)) and len(dim) == 1)
-    ):
-        return vector_norm(input, 2 if ord is None else ord, dim, keepdim)
-    return matrix_norm(input, ord, tuple(dim) if pair else (-2, -1), keepdim)  # type: ignore[arg-type]
+    ndim = input._layout.ndim
+    dims = None if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    if dims is not None and len(dims) not in (1, 2):
+        raise ShapeError(f"[linalg.norm] expected dim as an int or a 2-tuple: If dim is specified, it must be of length 1 or 2, got {shown(dim)}")
+    if dims is None and ord is not None and ndim not in (1, 2):
+        raise ShapeError(f"[linalg.norm] expected a tensor that is 1D or 2D where ord is specified and dim is not, got {ndim} dims; say which dims")
+    if ord is None or (ndim if dims is None else len(dims)) == 1:
+        return vector_norm(input, 2 if ord is None else ord, dims, keepdim, dtype=dtype)
+    return matrix_norm(input, ord, (-2, -1) if dims is None else dims, keepdim, dtype=dtype)  # type: ignore[arg-type]
 
 
 @public(of="linalg", out=True)
@@ -530,40 +548,10 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
             return sum(s.detach(), -1)
         largest, smallest = amax(s, -1), amin(s, -1)
         return smallest / largest if p == -2 else largest / smallest
+    if is_number(p) and not A._layout.numel:
+        return sum(A.detach(), (-2, -1))
     require_square("linalg.cond", A)
     invertible = A.detach()
     singular = det(invertible) == 0
     safe = where(unsqueeze(unsqueeze(singular, -1), -1), eye(A._layout.shape[-1], dtype=A._layout.dtype), A)
     return where(singular, math.inf, matrix_norm(A, p) * matrix_norm(inv(safe), p))
-
-
-LstsqResult = named_result("linalg_lstsq", "solution", "residuals", "rank", "singular_values")
-
-
-@public(of="linalg")
-@full_precision
-@beside_input
-def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
-    """X that minimises ||A X - B||, of least norm, through the pseudo-inverse: (*, n, m), (*, n, k) -> (*, m, k). With it the squared residuals
-    (*, k) (for n > m and full rank, as the driver says), the rank (*), and the singular values (drivers gelsd and gelss)."""
-    driver = "gelsy" if driver is None else driver
-    if driver not in ("gels", "gelsy", "gelsd", "gelss"):
-        raise ArgumentError(f"[linalg.lstsq] expected driver 'gels', 'gelsy', 'gelsd' or 'gelss', got {shown(driver)}; leave it out")
-    x = _matrix("lstsq", A)
-    vector = B._layout.ndim == 1 or B._layout.ndim == x._layout.ndim - 1 and B._layout.shape == x._layout.shape[:-1]
-    right = unsqueeze(B, -1) if vector else B
-    solution = matmul(pinv(A, rtol=rcond), right)
-    _, n, m = _extents(x)
-    sizes = svdvals(x.detach())
-    rank = sum(sizes > _least(x, sizes, None, rcond), -1)
-    nothing = zeros((0,), dtype=x._layout.dtype.to_real())
-    residuals = nothing
-    known = x._layout.device is not META
-    if n > m and driver != "gelsy" and known and (driver == "gels" or bool((rank == m).all())):
-        residuals = sum(magnitude(matmul(A, solution) - right) ** 2, -2)
-    return LstsqResult(
-        squeeze(solution, -1) if vector else solution,
-        residuals,
-        zeros((0,), dtype=dt.int64) if driver == "gels" else rank,
-        sizes if driver in ("gelsd", "gelss") else nothing,
-    )

@@ -13,6 +13,7 @@ from calque.base.device import META
 from calque.base.errors import ArgumentError, LinAlgError
 from calque.base.shapes import broadcast_shapes
 from calque.functional.checks import require_pivot_count, require_pivot_dims, require_pivots, require_rows
+from calque.functional.common import cast
 from calque.functional.creation import eye, zeros
 from calque.functional.declared import public
 from calque.functional.decompositions import (
@@ -36,7 +37,7 @@ from calque.functional.math import where, with_formula
 from calque.functional.placing import beside_input
 from calque.functional.precision import full_precision
 from calque.functional.results import named_result
-from calque.functional.selection import take_along_dim
+from calque.functional.selection import diag_embed, take_along_dim
 from calque.functional.views import expand, sum_to_shape, unsqueeze
 from calque.functional.windows import narrow
 from calque.tensor import Tensor, read, upload
@@ -126,7 +127,8 @@ def _factors(op: str, A: Tensor, pivot: bool = True) -> tuple[Tensor, Tensor, Ar
     low, up = _square_lu(square, rows)
     if m > k:
         rest = narrow(narrow(ordered, -2, k, m - k), -1, 0, k)
-        low = cat([low, solve_triangular(up, rest, upper=True, left=False)], -2)
+        zero = cast(up.diagonal(0, -2, -1) == 0, up._layout.dtype)  # type: ignore[attr-defined]
+        low = cat([low, solve_triangular(up + diag_embed(zero), rest, upper=True, left=False)], -2)  # a pivot of 0 has zeros below it
     if n > k:
         rest = narrow(ordered, -1, k, n - k)
         up = cat([up, solve_triangular(narrow(low, -2, 0, k), rest, upper=False, unitriangular=True)], -1)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.device import META
+from calque.base.errors import ArgumentError, LinAlgError, ShapeError
 from calque.base.shapes import listed, normalize_dim
 from calque.functional.common import cast, linked, require_dims
 from calque.functional.complex import conj
@@ -28,7 +29,7 @@ from calque.functional.reductions import mean
 from calque.functional.results import named_result
 from calque.functional.views import expand, permute, reshape, unsqueeze
 from calque.functional.windows import narrow
-from calque.tensor import Tensor, upload
+from calque.tensor import Tensor, read, upload
 
 GeqrfResult = named_result("geqrf", "a", "tau")
 OldQrResult = named_result("qr", "Q", "R")
@@ -93,6 +94,9 @@ def ormqr(input: Tensor, input2: Tensor, input3: Tensor, left: bool = True, tran
             [ 0.]])
     """
     v = _reflectors("ormqr", input, input2)
+    if input3._layout.shape[:-2] != v._layout.shape[:-2]:
+        batch, given = tuple(v._layout.shape[:-2]), tuple(input3._layout.shape)
+        raise ShapeError(f"[ormqr] expected `other` with the batch dims of input, {batch}, got shape {given}; expand it")
     if not left:
         return _h(ormqr(input, input2, _h(input3), True, not transpose))
     if input3._layout.ndim < 2 or input3._layout.shape[-2] != v._layout.shape[-2]:
@@ -168,6 +172,11 @@ def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
     tensor([[0.2500]])
     """
     x = _matrix("cholesky_inverse", input, square=True)
+    for place in np.argwhere(read(x.diagonal(0, -2, -1), "cholesky_inverse") == 0)[:1] if x._layout.device is not META else ():
+        raise LinAlgError(
+            f"[cholesky_inverse] The diagonal element {place[-1] + 1} is zero, the inversion could not be completed: expected a factor without, got "
+            f"one of shape {tuple(x._layout.shape)}; use linalg.pinv"
+        )
     return cholesky_solve(expand(eye(x._layout.shape[-1], dtype=x._layout.dtype), tuple(x._layout.shape)), x, upper)
 
 

@@ -439,6 +439,19 @@ def std_mean(
 # --------------------------------------------------------------------------------------------------------------- norms
 
 
+def for_norm(op: str, x: Tensor, dtype: dt.DType | None) -> Tensor:
+    """The operand of a norm, in the dtype that the caller wants: of the same kind, and no narrower."""
+    given = x._layout.dtype
+    if given.category < 2:
+        raise DTypeError(f"[{op}] Expected a floating point or complex tensor as input, got {given!r}; convert with .float()")
+    if dtype is None or dtype is given:
+        return x
+    if dtype.category != given.category or dt.promote(given, dtype) is not dtype:
+        kind = "complex" if given.is_complex else "real floating"
+        raise DTypeError(f"[{op}] expected dtype as a {kind} one that {given!r} becomes without narrowing, got {dtype!r}; convert the result")
+    return cast(x, dtype)
+
+
 @public(method=False, out="exact", of="calque linalg")
 @numpy_names
 def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
@@ -446,11 +459,7 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = Fal
 
     The gradient at a zero norm is 0.
     """
-    if x._layout.dtype.category < 2:
-        raise DTypeError(
-            f"[vector_norm] Expected a floating point or complex tensor as input, got {x._layout.dtype!r}; convert with .float()"
-        )
-    x = x if dtype is None else cast(x, dtype)
+    x = for_norm("vector_norm", x, dtype)
     x = prim("abs", x) if x._layout.dtype.is_complex else x
     dims, keepdim = dims_of("vector_norm", x, dim), bool(keepdim)
     if ord in (math.inf, -math.inf):
@@ -488,7 +497,7 @@ def norm(input: Tensor, p: Any = "fro", dim: Dims = None, keepdim: bool = False,
     if p is None or p == "fro":
         p = 2
     if p == "nuc":
-        return _nuclear(input if dtype is None else cast(input, dtype), dim, keepdim)
+        return _nuclear(for_norm("norm", input, dtype), dim, keepdim)
     if not is_number(p):
         raise ArgumentError(f"[norm] expected p as a number, 'fro' or 'nuc', got {shown(p)}; other norms are in linalg.matrix_norm")
     return vector_norm(input, float(p), dim, keepdim, dtype=dtype)
