@@ -170,9 +170,12 @@ def _pair(a: Tensor, left: Labels, b: Tensor, right: Labels, keep: set[Any], siz
 
 def _from_lists(arguments: Sequence[Any]) -> tuple[str, list[Tensor]]:
     """The sublist form `einsum(x, [0, 1], y, [1, 2], [0, 2])` as an equation."""
-    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"  # in the order of the numbers, which is that of implied results
 
     def word(numbers: Any) -> str:
+        for n in numbers:
+            if n is not Ellipsis and not 0 <= n < len(letters):
+                raise ArgumentError(f"[einsum] expected subscripts within the valid range [0, {len(letters)}), got {n}; number the dims from 0")
         return "".join("..." if n is Ellipsis else letters[n] for n in numbers)
 
     operands = list(arguments[0 : len(arguments) // 2 * 2 : 2])

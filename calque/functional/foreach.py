@@ -19,7 +19,7 @@ from typing import Any
 from calque import functional as T
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import shown, type_name
-from calque.functional.common import is_number, is_tensor
+from calque.functional.common import is_scalar, is_tensor
 from calque.tensor import Tensor
 
 _UNARY = (
@@ -47,7 +47,7 @@ def _listed(op: str, given: Any, like: Any = None) -> Any:
 
 def _spread(op: str, given: Any, tensors: Any, zero_dim: bool) -> list[Any]:
     """What stands beside every tensor: itself for a number (or a 0-d tensor), the items of a list or of a tensor of numbers."""
-    if is_number(given):
+    if is_scalar(given):
         return [given] * len(tensors)
     if is_tensor(given) and zero_dim:
         if given._layout.ndim:
@@ -84,7 +84,7 @@ def _unary(op: str, each: Callable[..., Any], inside: bool) -> Callable[..., Any
 def _binary(op: str, name: str, each: Callable[..., Any], inside: bool) -> Callable[..., Any]:
     def function(self: Any, other: Any = None, *, alpha: Any = None, **keywords: Any) -> Any:
         other = _named(op, keywords, other, _SECOND)
-        if name == "pow" and is_number(self) and not inside:
+        if name == "pow" and is_scalar(self) and not inside:
             return tuple(each(self, x) for x in _listed(op, other))
         seconds = _spread(op, other, _listed(op, self), name in _WITH_TENSOR)
         if alpha is not None and (name not in ("add", "sub") or not is_tensor(seconds[0])):

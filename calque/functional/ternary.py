@@ -24,7 +24,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) 
     common = result_dtype(input, tensor1, tensor2)
     if common is dt.bool_:
         raise DTypeError("[addcmul] expected numbers, got torch.bool; convert with .int() or .float()")
-    if common.category == 1:
+    if common.category == 1 or (common.category == 2 and isinstance(value, complex)):
         value = fill_number(value, common, "addcmul")
     a, b, c = (cast(x, common.compute) for x in (input, tensor1, tensor2))
     product = mul(b, c)
@@ -43,6 +43,8 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) 
         )
     common = result_dtype(input, tensor1, tensor2)
     a, b, c = (cast(x, common.compute) for x in (input, tensor1, tensor2))
+    if common.category == 2 and isinstance(value, complex):
+        value = fill_number(value, common, "addcdiv")
     quotient = div(b, c)
     return cast(add(a, quotient if value == 1 else mul(quotient, value)), common)
 
@@ -72,6 +74,7 @@ def lerp(input: Tensor, end: Tensor, weight: Operand) -> Tensor:
         raise DTypeError(f"[lerp] expected a floating dtype, got {input._layout.dtype!r}; convert with .float()")
     difference = sub(end, input)
     if is_scalar(weight):
+        weight = weight if not isinstance(weight, complex) else fill_number(weight, input._layout.dtype, "lerp")
         if abs(weight) < 0.5:
             return add(input, mul(difference, weight))
         return sub(end, mul(difference, 1 - weight))
