@@ -140,17 +140,15 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
 
 
 @public(method=False)
-def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False) -> Tensor:
-    """`as_tensor`, or a copy if `copy` is true."""
-    made = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device=device)
-    return marked(detach(made), requires_grad, "asarray") if requires_grad else made
-
-
-@public(method=False)
 def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:
     """A 1-d tensor over the bytes of an object with the buffer interface; shares memory if the buffer is writable."""
     wanted = resolve_dtype(dtype, dt.float32, "frombuffer")
-    behind = memoryview(buffer).nbytes - offset
+    length = memoryview(buffer).nbytes
+    if not length or not count:
+        raise ArgumentError(f"[frombuffer] both buffer length ({length}) and count ({count}) must not be 0: expected bytes; use empty(0)")
+    if not 0 <= offset < length:
+        raise ArgumentError(f"[frombuffer] offset ({offset} bytes) must be non-negative and no greater than buffer length ({length} bytes) minus 1")
+    behind = length - offset
     if count * wanted.itemsize > behind:
         raise ArgumentError(f"[frombuffer] expected at least {count} elements of {wanted} behind the offset {offset}, got {behind} bytes")
     if count < 0 and behind % wanted.itemsize:
@@ -369,10 +367,12 @@ def arange(
     if first != 0:
         result = prim("add", result, (first, kind))
     result = cast(result, wanted)
+    if out is not None and out._layout.numel == count:  # its shape stays
+        result = reshape(result, tuple(out._layout.shape))
     return marked(result, requires_grad, "arange") if out is None else written("arange", result, out)
 
 
-@public(method=False, out=True)
+@public(method=False, out="flat")
 @placed
 def linspace(
     start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
@@ -408,7 +408,7 @@ def _spaced(op: str, first: Any, last: Any, steps: int, dtype: dt.DType) -> np.n
     return np.where(i < steps // 2, low, high).astype(dtype.np)
 
 
-@public(method=False, out=True)
+@public(method=False, out="flat")
 @placed
 def logspace(
     start: Any,
@@ -453,6 +453,9 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
         raise ArgumentError(f"[meshgrid] expected indexing 'ij' or 'xy', got {shown(indexing)}")
     if not given:
         raise ArgumentError("[meshgrid] expected one or more tensors, got none")
+    if any(x._layout.dtype is not given[0]._layout.dtype for x in given):
+        kinds = [x._layout.dtype for x in given]
+        raise DTypeError(f"[meshgrid] meshgrid expects all tensors to have the same dtype, got {kinds}; convert with .to(dtype)")
     flat = [reshape(x, (-1,)) for x in given]
     for x in given:
         if x._layout.ndim > 1:

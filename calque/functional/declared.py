@@ -20,7 +20,8 @@ def public(
     namespace alone.
 
     method: names of `calque` are those of methods of `Tensor`, too. in_place: "method" makes `x.name_()`, "both" also the function `name_(x)`.
-    out: users may say `out=`; "exact": with a tensor of the result's dtype alone; "real": if the operands are real.
+    out: users may say `out=`; "exact": with a tensor of the result's dtype alone; "real": if the operands are real; "flat": with one of any
+    shape that has as many elements, which keeps it.
     """
 
     def declare(function: Function) -> Function:

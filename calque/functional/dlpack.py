@@ -16,12 +16,12 @@ from calque.base import dtypes as dt
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, SharingError
 from calque.base.text import described, shown, type_name
-from calque.functional.common import cast, method, require_tensors
-from calque.functional.creation import from_numpy
+from calque.functional.common import cast, is_tensor, method, require_tensors
+from calque.functional.creation import as_tensor, from_numpy, frombuffer
 from calque.functional.declared import public
 from calque.functional.formats import clone
 from calque.functional.memory import export, share_array
-from calque.functional.options import resolve_device
+from calque.functional.options import marked, resolve_device, resolve_dtype
 from calque.functional.views import detach
 from calque.tensor import Tensor
 
@@ -188,3 +188,49 @@ def _over(array: np.ndarray[Any, Any], dtype: dt.DType | None, read_only: bool, 
     else:
         made = share_array(seen.view(dtype.np), dtype)
     return clone(made) if copy else made
+
+
+def _has_bytes(obj: Any) -> bool:
+    try:
+        memoryview(obj)
+    except TypeError:
+        return False
+    return True
+
+
+@public(method=False)
+def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool | None = None) -> Tensor:
+    """A tensor of another one, an array, an object with `__dlpack__` or a capsule, bytes, or nested sequences of numbers.
+
+    `copy`: True for memory of its own, False for none whatever happens, None to share memory where dtype and device allow it. The result has the
+    history of a tensor unless `requires_grad` is False.
+
+    >>> import calque
+    >>> calque.asarray(bytearray(b"ab"), dtype=calque.uint8)
+    tensor([97, 98], dtype=torch.uint8)
+    """
+    plain = isinstance(obj, (list, tuple, bool, int, float, complex))
+    if is_tensor(obj) or isinstance(obj, np.ndarray):
+        source = obj if is_tensor(obj) else from_numpy(obj)
+    elif isinstance(obj, np.generic) and copy is False:
+        raise ArgumentError(f"[asarray] can't alias NumPy scalars: expected an array for copy=False, got {shown(obj)}; leave copy out")
+    elif not plain and not isinstance(obj, np.generic) and (hasattr(obj, "__dlpack__") or type_name(obj) == "PyCapsule"):
+        source = from_dlpack(obj)
+    elif not plain and not hasattr(obj, "__array__") and _has_bytes(obj):
+        source = frombuffer(obj, dtype=resolve_dtype(dtype, dt.get_default_dtype(), "asarray"))
+    elif copy is False and plain:
+        raise ArgumentError(f"[asarray] can't alias arbitrary sequence into a tensor: expected an array, got {shown(obj)}; leave copy out")
+    else:
+        return marked(as_tensor(obj, dtype, device=device), bool(requires_grad), "asarray")
+    made = source if dtype is None and device is None else source.to(dtype=dtype, device=device)  # type: ignore[attr-defined]
+    if copy is False and made is not source:
+        raise ArgumentError(
+            f"[asarray] can't alias tensor with dtype {source._layout.dtype!r} on {source._layout.device}: expected these for copy=False, got "
+            f"{made._layout.dtype!r} on {made._layout.device}; leave copy out"
+        )
+    made = clone(made) if copy and made._storage is source._storage else made
+    if requires_grad is False and made._grad_fn is not None:
+        return detach(made)
+    if requires_grad is not None:
+        made.requires_grad_(requires_grad)  # type: ignore[attr-defined]
+    return made

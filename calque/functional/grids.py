@@ -55,6 +55,8 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     r = whole("combinations", "r", r)
     if not 0 <= r < 1 << 31:
         raise ArgumentError(f"[combinations] expected r >= 0, the number of elements in a combination, below 2**31, got {r}")
+    if not r:
+        return zeros((0,), dtype=input._layout.dtype)
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     rows = list(choose(range(input._layout.numel), r))
     index = reshape(tensor(rows, dtype=dt.int64), (len(rows), r))
@@ -67,6 +69,8 @@ def block_diag(*tensors: Tensor) -> Tensor:
     """A matrix with the given matrices (1-d tensors are rows) along its diagonal and zeros elsewhere."""
     require_tensors("block_diag", *tensors)
     blocks = [atleast_2d(t) for t in tensors]
+    if not blocks:
+        return zeros((1, 0))
     for block in blocks:
         if block._layout.ndim != 2:
             raise ShapeError(f"[block_diag] expected at most 2 dims, got shape {tuple(block._layout.shape)}")

@@ -460,6 +460,8 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
     if dims is None:
         return reshape(roll(reshape(input, (-1,)), shifts, 0), tuple(input._layout.shape))
     moves, axes = int_tuple("roll", (shifts,)), int_tuple("roll", (dims,))
+    if not moves:
+        raise ShapeError("[roll] `shifts` required: expected one or more, got none; leave the call out")
     if axes and not input._layout.ndim:
         raise OutOfRangeError(f"[roll] expected a tensor with dimensions, got shape (): Dimension specified as {axes[0]}")
     if len(moves) != len(axes):

@@ -308,7 +308,7 @@ def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     return tuple([indices // stride % size for stride, size in zip(contiguous_strides(sizes), sizes, strict=True)])
 
 
-@public("range", own=False, method=False, out=True)
+@public("range", own=False, method=False, out="flat")
 @placed
 def range_(
     start: float = 0, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None, requires_grad: bool = False

@@ -44,7 +44,7 @@ def placed(function: Function, like: bool = False, position: int | None = None) 
             require_dtype(function.__name__, keywords, out)
             keywords["out"] = out
         elif out is not None:
-            return _into(out, function, args, keywords)
+            return _into(out, function, args, keywords, create.__dict__.get("takes_out"))
         try:
             if device is None and not InUse.several:
                 return function(*args, **keywords)
@@ -73,10 +73,10 @@ def placed(function: Function, like: bool = False, position: int | None = None) 
     return create  # type: ignore[return-value]
 
 
-def _into(out: Any, function: Any, args: Any, keywords: Any) -> Any:
+def _into(out: Any, function: Any, args: Any, keywords: Any, how: Any) -> Any:
     """`out` with the result of a function that has no such argument. Operands that give the call another meaning have none for it."""
     try:
-        return stored(function.__name__, function, args, keywords, out)
+        return stored(function.__name__, function, args, keywords, out, how=how)
     except Exception as error:
         if isinstance(error, NotDense | RecursionError) or of_handler(error):
             raise

@@ -27,6 +27,7 @@ from calque.functional.options import dtype_for, marked, resolve_device, resolve
 from calque.functional.placing import beside_input, host_values, made_on, placed, placed_like
 from calque.functional.views import expand
 from calque.functional.writing import write_back
+from calque.observe.source import warn_user
 from calque.ops.opdef import no_complex
 from calque.ops.random import random_bits_ref
 from calque.record.recorder import local
@@ -322,21 +323,29 @@ def integers(low: int, high: int, shape: Shape, dtype: dt.DType, generator: Gene
     elif span < 1 << 63:
         positive = prim("bitwise_and", word, ((1 << 63) - 1, dt.int64))
         drawn = prim("remainder", positive, (span, dt.int64))
-    else:
-        drawn = word
-        low = 0
+    elif span == 1 << 64:
+        drawn, low = word, 0
+    else:  # without their sign at most once too large, and int64 wraps around
+        over = prim("ge", prim("bitwise_xor", word, (-(1 << 63), dt.int64)), (span - (1 << 63), dt.int64))
+        drawn = prim("where", over, prim("add", word, ((1 << 64) - span, dt.int64)), word)
     return cast(prim("add", drawn, (low, dt.int64)) if low else drawn, dtype)
+
+
+def _range_of(dtype: dt.DType) -> tuple[int, int]:
+    """The least and the largest integer of a type that is not complex."""
+    if dtype.category == 2:
+        return int(dt.FInfo(dtype).min), int(dt.FInfo(dtype).max)
+    return (int(np.iinfo(dtype.np).min), int(np.iinfo(dtype.np).max)) if dtype.category else (0, 1)
 
 
 def _limits(op: str, low: Any, high: Any, dtype: dt.DType) -> tuple[int, int]:
     first, last = int(low), int(high)
-    top = 1 << min(dtype.digits, 63)
-    if dtype.category == 1:
-        info = np.iinfo(dtype.np)
-        if first < info.min or last - 1 > info.max:
-            raise OutOfRangeError(f"[{op}] from={first}, to={last} is out of bounds for {dtype}: {info.min}..{info.max}")
-    elif last - 1 > top:
-        raise OutOfRangeError(f"[{op}] to - 1 = {last - 1} is out of bounds for {dtype}: at most {top}")
+    least, most = _range_of(dtype)
+    if first < least or last - 1 > most:
+        raise OutOfRangeError(f"[{op}] from={first}, to={last} is out of bounds for {dtype}: expected numbers in {least}..{most}; take another dtype")
+    exact = 1 << min(dtype.digits, 63)
+    if dtype.category == 2 and (first < -exact or last - 1 > exact):
+        warn_user(f"[{op}] from={first}, to={last} is out of bounds for {dtype}, which holds integers up to {exact} alone: others are rounded")
     return first, last
 
 
@@ -392,9 +401,12 @@ def randperm(
     if n < 0:
         raise ArgumentError(f"[randperm] n must be non-negative, got {n}")
     resolve_device(device, "randperm")
-    order = np.argsort(_host_bits(n, generator), kind="stable")
-    made = upload(order, dt.int64)
-    return marked(cast(made, resolve_dtype(dtype, dt.int64, "randperm")), requires_grad, "randperm")
+    wanted = resolve_dtype(dtype, dt.int64, "randperm")
+    most = _range_of(wanted)[1] if wanted.category < 2 else 1 << wanted.digits
+    if n - 1 > most and wanted is not dt.bfloat16:
+        raise OutOfRangeError(f"[randperm] n is too large for result tensor type {wanted}: expected at most {most + 1}, got {n}; take another dtype")
+    made = upload(np.argsort(_host_bits(n, generator), kind="stable"), dt.int64)
+    return marked(cast(made, wanted), requires_grad, "randperm")
 
 
 @public(method=False)
@@ -522,6 +534,9 @@ def _uniform(shape: Shape, dtype: dt.DType, generator: Any, from_: float = 0.0, 
     if low > high:
         raise ArgumentError(f"[uniform_] expects to return a [from, to) range, but found from={low} > to={high}")
     kind = _floating("uniform_", None, dtype).to_real()
+    most = dt.FInfo(kind).max
+    if not (abs(low) <= most and abs(high) <= most and high - low <= most):
+        raise OutOfRangeError(f"[uniform_] expects from and to, and the distance between them, up to {most} for {dtype}, got {low} and {high}")
     parts = [_affine(uniform(shape, kind, generator), high - low, low) for _ in range(1 + dtype.is_complex)]
     return prim("complex", *parts) if dtype.is_complex else parts[0]
 
@@ -547,14 +562,17 @@ def _bernoulli(shape: Shape, dtype: dt.DType, generator: Any, p: Operand = 0.5) 
 
 
 def _random(
-    shape: Shape, dtype: dt.DType, generator: Any, from_: int | None = None, to: int | None = None
+    shape: Shape, dtype: dt.DType, generator: Any, from_: int | None = None, to: Any = ...
 ) -> Tensor:
-    """Uniform integers in [from, to), or over all values of the dtype, written into the tensor."""
+    """Uniform integers in [from, to), with one number in [0, from), written into the tensor. `to` None: up to the largest integer of the dtype, and
+    with no number from 0."""
     if dtype.is_complex:
         raise no_complex("random_", [dtype])
     low, high = from_, to
-    if high is None:
-        low, high = (0, low) if low is not None else (0, (1 << dtype.digits) + (dtype.category == 2))
+    if high is ... and low is not None:
+        low, high = 0, low
+    elif high is ... or high is None:
+        high = (1 << dtype.digits) + (dtype.category == 2)
     return integers(*_limits("random_", low or 0, high, dtype), shape, dtype, generator, "random_")
 
 

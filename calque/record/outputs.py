@@ -17,8 +17,11 @@ def _is_tensor(x: Any) -> bool:
     return hasattr(x, "_storage") and hasattr(x, "_layout")
 
 
-def stored(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], out: Any, extra: Any = None) -> Any:
-    """`out`, a Tensor or one for each result, after `function(*args, **keywords)` was written into it. `extra`: an argument too many."""
+def stored(
+    name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], out: Any, extra: Any = None, how: Any = None
+) -> Any:
+    """`out`, a Tensor or one for each result, after `function(*args, **keywords)` was written into it. `extra`: an argument too many. `how`: which
+    tensors are taken, where the declaration stands around the function."""
     if extra is not None:
         given = len(args) + 1 + (out is not None)
         raise DTypeError(
@@ -44,17 +47,23 @@ def stored(name: str, function: Callable[..., Any], args: Sequence[Any], keyword
     parts = list(result) if several else [result]
     if len(parts) != len(outs):
         raise ArgumentError(f"[{name}] expected {len(parts)} tensors as out, one for each result, got {len(outs)}")
-    how = function.__dict__.get("takes_out")
+    how = how or function.__dict__.get("takes_out")
     if several or how == "exact" or (how == "real" and not any(_is_tensor(x) and x._layout.dtype.is_complex for x in args)):
-        for target, part in zip(outs, parts, strict=True):
-            if part._layout.dtype is not target._layout.dtype:
-                got = f"{part._layout.dtype!r}, but got {target._layout.dtype!r} instead"
-                raise DTypeError(f"[{name}] Expected out tensor to have dtype {got}; convert it afterwards")
+        _require_same(name, outs, parts)
+    if how == "flat" and outs[0]._layout.numel == result._layout.numel:
+        parts = [result.reshape(tuple(outs[0]._layout.shape))]
     for target, part in zip(outs, parts, strict=True):
         write(name, target, part)
     if not several:
         return outs[0]
     return type(result)(*outs) if hasattr(result, "_fields") else type(result)(outs)
+
+
+def _require_same(name: str, outs: Sequence[Any], parts: Sequence[Any]) -> None:
+    for target, part in zip(outs, parts, strict=True):
+        if part._layout.dtype is not target._layout.dtype:
+            got = f"{part._layout.dtype!r}, but got {target._layout.dtype!r} instead"
+            raise DTypeError(f"[{name}] Expected out tensor to have dtype {got}; convert it afterwards")
 
 
 def require_dtype(name: str, keywords: Mapping[str, Any], out: Any) -> None:

@@ -37,6 +37,7 @@ EDITS: dict[str, list[tuple[str, str]]] = {
         (r"^import torch\.backends\.xnnpack", "torch.backends.xnnpack = types.SimpleNamespace(enabled=False)"),
         (r"^from torch\._C import ScriptDict, ScriptList.*", "ScriptDict = ScriptList = type('Never', (), {})"),
         (r"^torch\.backends\.disable_global_flags\(\)", "pass"),
+        (r"torch\.backends\.cuda\.preferred_(blas|linalg)_library\(", "str("),
         (r"super\(\)\.assertRaisesRegex\(expected_exception, expected_regex", "super().assertRaisesRegex(expected_exception, ''"),
     ],
     "common_nn.py": [
