@@ -82,6 +82,14 @@ def filling(input: Tensor, value: Any, op: str) -> Tensor:
     return filled(tuple(view.shape), value, view.dtype, op)
 
 
+def _shown_once(input: Tensor) -> Tensor:
+    """The view that shows once what an expanded one shows several times: one value may be written to all of its places."""
+    for d, (extent, stride) in enumerate(zip(input._layout.shape, input._layout.strides, strict=True)):
+        if extent > 1 and not stride:
+            input = input.narrow(d, 0, 1)  # type: ignore[attr-defined]
+    return input
+
+
 @public()
 def fill_(input: Tensor, value: Any) -> Tensor:
     """Every element set to one value.
@@ -90,18 +98,19 @@ def fill_(input: Tensor, value: Any) -> Tensor:
     >>> calque.zeros(3).fill_(2)
     tensor([2., 2., 2.])
     """
-    check_target("fill_", input)
-    return assign(input, _over(input, filling(input, value, "fill_")))
+    target = input if is_tensor(value) else _shown_once(input)
+    check_target("fill_", target)
+    assign(target, _over(target, filling(target, value, "fill_")))
+    return input
 
 
 @public()
 def zero_(input: Tensor) -> Tensor:
     """Every element set to zero."""
-    check_target("zero_", input)
-    return assign(
-        input,
-        prim("full", (0.0 if input._layout.dtype is not dt.bool_ else False, input._layout.dtype), tuple(input._layout.shape)),
-    )
+    target = _shown_once(input)
+    check_target("zero_", target)
+    assign(target, prim("full", (0.0 if input._layout.dtype is not dt.bool_ else False, input._layout.dtype), tuple(target._layout.shape)))
+    return input
 
 
 @method("fill_diagonal_")
