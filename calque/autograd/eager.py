@@ -29,7 +29,7 @@ from calque.base.device import CPU, InUse
 from calque.base.dtypes import DType, int64
 from calque.base.layout import Layout, dense_layout
 from calque.base.native import forget_steps, hot
-from calque.base.shapes import inverse
+from calque.base.shapes import fills, inverse
 from calque.ir.program import Node
 from calque.observe import events, source
 from calque.observe.source import user_site
@@ -312,7 +312,7 @@ class Eager:
                 task.wait()
         else:
             old = new_array(old.size, None, old.dtype)
-            if view.numel != storage.layout.numel:
+            if view.nbytes != storage.layout.nbytes or not fills(tuple(view.shape), view.strides):  # a part: of elements, or of each element
                 old[...] = buffer.array
             _window(old, view)[...] = values
             buffer = Buffer(old)

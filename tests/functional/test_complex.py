@@ -11,6 +11,7 @@ import pytest
 
 import calque
 from calque.autograd import gradcheck, gradgradcheck
+from calque.base.config import settings
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.functional.common import prim
 from calque.ops.opdef import REGISTRY, OpDef
@@ -109,6 +110,36 @@ def test_parts_are_views_that_can_be_written(rng: np.random.Generator) -> None:
     one = calque.tensor([1 + 2j])
     one.real[0] = 3.0  # one element: its parts are not the whole value
     assert one.tolist() == [3 + 2j]
+
+
+PARTS: dict[str, tuple[Any, Any, Any]] = {  # a view of other elements than those of its memory: of Calque's, of NumPy's, and the memory
+    "real": (lambda t: t.real, lambda a: a.real, np.arange(4) + 1j),
+    "imag": (lambda t: t.imag, lambda a: a.imag, np.arange(4) + 1j),
+    "one of both": (lambda t: calque.view_as_real(t)[:, 1], lambda a: a.view(np.float64)[1::2], np.arange(4) + 1j),
+    "halves of integers": (lambda t: t.view(calque.int32)[::2], lambda a: a.view(np.int32)[::2], np.arange(4)),
+    "bytes": (lambda t: t.view(calque.uint8)[3:7], lambda a: a.view(np.uint8)[3:7], np.arange(4)),
+    "as complex": (lambda t: calque.view_as_complex(t)[:2], lambda a: a.view(np.complex128)[:2, 0], np.arange(8.0).reshape(4, 2)),
+    "turned": (lambda t: t.t(), lambda a: a.T, np.arange(4.0).reshape(2, 2)),
+}
+
+
+@pytest.mark.parametrize("eager", [0, 1, 2])
+@pytest.mark.parametrize("part", PARTS)
+def test_writes_to_parts_of_elements_keep_the_rest(part: str, eager: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of memory that a clone shares still, a write makes a copy, in which everything has a value. What is written comes with a history or without."""
+    monkeypatch.setattr(settings, "poison", True)
+    monkeypatch.setattr(settings, "eager", eager)
+    see, expect, values = PARTS[part]
+    for history in (False, True):
+        source = calque.tensor(values)
+        before = source.clone()
+        view = see(before)
+        factor = calque.full(tuple(view.shape), 3, dtype=view.dtype, requires_grad=history and view.dtype.is_floating_point)
+        view.mul_(factor * 1)
+        expected = values.copy()
+        expect(expected)[...] *= 3
+        np.testing.assert_array_equal(before.detach().numpy(), expected)
+        np.testing.assert_array_equal(source.numpy(), values)
 
 
 def test_a_complex_view_of_real_numbers_shares_their_memory(rng: np.random.Generator) -> None:
