@@ -139,6 +139,17 @@ def _rebase(t: Tensor, base: Tensor, old: Any, value: Tensor) -> None:
     refresh_views(base, t)
 
 
+def written_by(t: Tensor, node: Any) -> None:
+    """History of `t` after a function of the user's has written into it: `node`, and what follows for its base and for other views."""
+    base = t._base
+    old = None if base is None else base._grad_fn
+    continue_history(t, node)
+    if base is None:
+        refresh_views(t, None)
+    else:
+        _rebase(t, base, old, t)
+
+
 def _relative(view: Layout, whole: Layout) -> tuple[Any, ...]:
     """Attributes of `view` over the dense value of `whole` (both address the same storage)."""
     if whole.dense:

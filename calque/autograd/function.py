@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from calque.autograd.assign import check_in_place, written_by
 from calque.autograd.composite import without_base
 from calque.autograd.engine import RuleNamespace, with_history
 from calque.base.errors import AutogradError, ForwardModeError, ShapeError, how_to_pass
@@ -172,6 +173,11 @@ class Function:
         finally:
             state.grad = before
         outputs = list(result) if isinstance(result, (tuple, list)) else [result]
+        if any(all(t is not out for out in outputs) for t in ctx._dirty):
+            raise AutogradError(
+                f"[{cls.__name__}] expected every input that forward marks as dirty among its outputs, got some elements marked as dirty during the "
+                "forward method that were not returned as output; return what was modified in place"
+            )
         outputs = [_own_handle(out, args, ctx) for out in outputs]
         if differentiable:
             _attach_history(cls, ctx, args, outputs)
@@ -190,7 +196,8 @@ def _with_defaults(forward: Callable[..., Any], args: tuple[Any, ...]) -> tuple[
 
 def _own_handle(out: Any, args: tuple[Any, ...], ctx: FunctionCtx) -> Any:
     """An input returned unchanged becomes a new handle; one changed in place stays itself."""
-    if not isinstance(out, Tensor) or not any(out is a for a in args) or any(out is d for d in ctx._dirty):
+    changed = any(out is d for d in ctx._dirty) and not any(out is f for f in ctx._fixed)
+    if not isinstance(out, Tensor) or not any(out is a for a in args) or changed:
         return out
     alias: Tensor = wrap(out._storage, out._layout)
     return alias
@@ -202,9 +209,11 @@ def _attach_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...]
     if cls.backward is not Function.backward and cls.vjp is not Function.vjp:
         raise AutogradError(f"[{cls.__name__}] Implementing both 'backward' and 'vjp' for a custom Function is not allowed; leave one of them out")
     for t in ctx._dirty:
-        if t._requires_grad and t._grad_fn is None and any(t is a for a in args):
+        check_in_place(t)
+        if t._base is not None and len(tensors) > 1:
             raise AutogradError(
-                f"[{cls.__name__}] a leaf Variable that requires grad is being used in an in-place operation (mark_dirty)"
+                f"[{cls.__name__}] expected one output of a function that writes into a view (mark_dirty), got {len(tensors)}: a function that modifies "
+                "a view cannot return more than one Tensor; clone() the view first, or write in a function of its own"
             )
     node = function_node(
         f"{cls.__name__}Backward",
@@ -217,7 +226,10 @@ def _attach_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...]
     node.context = ctx
     for out, out_node in zip(tensors, output_nodes(node, len(tensors)), strict=True):
         if out._layout.dtype.category >= 2 and not any(out is f for f in ctx._fixed):
-            without_base(out, args)._grad_fn, out._requires_grad = out_node, True
+            if any(out is t for t in ctx._dirty):
+                written_by(out, out_node)
+            else:
+                without_base(out, args)._grad_fn, out._requires_grad = out_node, True
     saved = {}
     for position, t in enumerate(ctx._to_save):
         if t is not None and any(t is out for out in tensors):
@@ -231,6 +243,8 @@ def _attach_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...]
     node.versions = [0 if t is None else t._storage.version for t in saved.values()]
     ctx._to_save = ()
     ctx._node = weakref.ref(node)
+    if local.state.trace.transforms:
+        local.state.trace.saving(node)
 
 
 def _run(cls: type[Function], ctx: FunctionCtx, node: FunctionNode, count: int, places: list[bool], grads: list[Any]) -> tuple[Any, ...]:

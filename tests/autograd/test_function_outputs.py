@@ -152,3 +152,46 @@ def test_numpy_inside_no_grad() -> None:
         assert x.numpy().tolist() == [1, 1]
     with pytest.raises(RuntimeError, match="requires grad"):
         x.numpy()
+
+
+class Added(Function):
+    """Adds to its first argument in place, with gradients that are its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any, how: str) -> Any:
+        ctx.mark_dirty(x)
+        x.add_(y)
+        return {"it": x, "both": (x, y * 1), "another": y * 1}[how]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0] * 2, grads[0] * 3, None
+
+
+def test_a_write_into_a_view_reaches_its_base_and_other_views() -> None:
+    """PyTorch 2.13 gives these numbers."""
+    for needs in (True, False):
+        a, b = calque.arange(6.0, requires_grad=needs), calque.ones(3, requires_grad=True)
+        x = a.clone()
+        view, other = x[:3], x[2:5]
+        assert Added.apply(view, b, "it") is view
+        weights = calque.arange(1.0, 7.0)
+        (x * weights).sum().backward(retain_graph=True)
+        assert b.grad is not None
+        assert b.grad.tolist() == [3, 6, 9]
+        assert a.grad is None if not needs else a.grad.tolist() == [2, 4, 6, 4, 5, 6]
+        a.grad = b.grad = None
+        (other * weights[:3]).sum().backward()
+        assert b.grad is not None
+        assert b.grad.tolist() == [0, 0, 3]
+        assert a.grad is None if not needs else a.grad.tolist() == [0, 0, 2, 2, 3, 0]
+
+
+def test_what_a_function_may_not_write() -> None:
+    leaf, b = calque.ones(3, requires_grad=True), calque.ones(2)
+    with pytest.raises(RuntimeError, match="a view of a leaf of shape .* is being used in an in-place operation"):
+        Added.apply(leaf[:2], b, "it")
+    with pytest.raises(RuntimeError, match=r"\[Added\] expected one output of a function that writes into a view .* got 2"):
+        Added.apply((leaf * 1)[:2], b, "both")
+    with pytest.raises(RuntimeError, match=r"\[Added\] expected every input that forward marks as dirty among its outputs"):
+        Added.apply(b, b, "another")

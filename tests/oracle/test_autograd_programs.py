@@ -9,6 +9,7 @@ first and writes then.
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import Any
 
@@ -84,10 +85,27 @@ def reduction(m: Any, live: list[Any], r: random.Random) -> Any:
     return x - x.mean()
 
 
+@functools.cache
+def adder(m: Any) -> Any:
+    """A function that adds its second argument to its first, in place. Its gradients are not those of a sum: it is seen which are used."""
+
+    class Adder(m.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: Any, y: Any) -> Any:
+            ctx.mark_dirty(x)
+            return x.add_(y)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * 2, g * 3
+
+    return Adder
+
+
 def write(m: Any, live: list[Any], r: random.Random) -> Any:
     x = pick(live, r)
     y = same_shape(live, x, r)
-    kind = r.randrange(7)
+    kind = r.randrange(8)
     if kind == 0:
         x.mul_(0.5)
     elif kind == 1:
@@ -101,6 +119,8 @@ def write(m: Any, live: list[Any], r: random.Random) -> Any:
     elif kind == 5:
         with m.no_grad():
             x.mul_(0.9)
+    elif kind == 6:
+        adder(m).apply(x, y * 1.0)
     else:
         x.sub_((y * 0.7).clone())
 
