@@ -76,16 +76,24 @@ class Template:
             if cache[0] is not mark.trace or cache[1] != storage.slot:
                 raise Unread
             seen = self.tape.registers[cache[2]]
-        for k, operand in enumerate(mark.storages):
-            if operand is storage:
-                handle, view = mark.shown(k), g._layout
-                if handle is None:
-                    return GIVEN, k, view, seen
-                return WITHIN, k, moved((view, handle), -mark.handles[handle]._layout.offset), seen
+        if any(operand is storage for operand in mark.storages):
+            return (*self._of_operand(g, mark), seen)
         if storage.trace is not mark.trace or storage.slot not in slots:
             raise Unread
         k = slots.index(storage.slot)
         return (MADE if g._layout is storage.layout else SHOWN), k, g._layout, seen
+
+    @staticmethod
+    def _of_operand(g: Any, mark: Beginning) -> tuple[Any, ...]:
+        """A result that shows the memory of an operand."""
+        k = next(k for k, operand in enumerate(mark.storages) if operand is g._storage)
+        handle, view = mark.shown(k), g._layout
+        if handle is None:
+            return GIVEN, k, view
+        beginning = mark.handles[handle]._layout
+        if beginning.dtype is not view.dtype:
+            raise Unread  # it counts other elements
+        return WITHIN, k, moved((view, handle), -beginning.offset)
 
     def append(self, node: Any, storages: list[Storage], handles: list[Any]) -> list[Any] | None:
         """Record what the rule would record; None if it has to be run."""

@@ -335,7 +335,10 @@ class _Reader:
             offset = edge.attrs[2] if edge.op is VIEW else self.numbers[k][0]
             handle = self.mark.shown(base)
             if handle is not None:
-                offset -= self.mark.handles[handle]._layout.offset
+                beginning = self.mark.handles[handle]._layout
+                if beginning.dtype is not edge.layout.dtype:
+                    raise Unread  # it counts other elements
+                offset -= beginning.offset
             view = layout(edge.attrs[0], edge.attrs[1], offset, edge.layout.dtype, edge.layout.device)
             self.steps.append((SHOW, None, base, handle, (view, edge.input_layouts[0])))
         self._given(slot, k)
