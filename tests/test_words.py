@@ -38,6 +38,7 @@ FILES = {
     "gradients": "gradients of a transformed function, and of a hybridized call",
     "handles": "handles on storages: functions of theirs, and those that a recording meets",
     "int4": "the product with weights of four bits, and its native code",
+    "graph": "nodes of a backward pass: those of a hybridized call, and PyTorch's names for what programs do with them",
     "history": "the graph behind values",
     "host": "what NumPy computes in the place of a kernel",
     "index": "arithmetic of indices, and primitives that index",

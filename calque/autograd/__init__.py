@@ -21,9 +21,10 @@ __all__ = [
 
 if _TYPE_CHECKING:
     from calque.autograd import forward_ad as forward_ad
+    from calque.autograd import graph as graph
 
 
 def __getattr__(name: str) -> object:
-    if name == "forward_ad":  # few programs name it
-        return _import_module("calque.autograd.forward_ad")
+    if name in ("forward_ad", "graph"):  # few programs name them
+        return _import_module(f"calque.autograd.{name}")
     raise _no_attribute("calque.autograd", name)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from calque.autograd.engine import RuleNamespace, accumulate_grad, run_backward
 from calque.autograd.grad_fn import shown
 from calque.autograd.passes import backward_again, gradients_again
 from calque.base.errors import ArgumentError, AutogradError, DTypeError, ShapeError, how_to_pass
+from calque.base.layout import Layout
 from calque.base.shapes import fills
 from calque.base.text import type_name
 from calque.observe.source import user_line, warn_user
 from calque.ops.opdef import get
-from calque.record.nodes import StandIn
+from calque.record.nodes import FunctionNode, StandIn
 from calque.record.others import SECTION, handed_over
 from calque.record.path import Edge
 from calque.record.recorder import flush, local
@@ -60,9 +61,45 @@ class RemovableHandle:
 # -------------------------------------------------------------------------------------------------------- backward and grad
 
 
-def target_of(t: Tensor) -> Any:
-    """Where the gradient of `t` goes: its node, or itself if it is a leaf."""
-    return t._grad_fn or t
+class GradientEdge(NamedTuple):
+    """Where a gradient goes: a node and which of its outputs (`autograd.graph.get_gradient_edge`). The last field keeps what this output is."""
+
+    node: Any
+    output_nr: int
+    ownership_token: Any = None
+
+
+def as_edge(t: Tensor) -> GradientEdge:
+    """Where the gradient of `t` goes, as programs see it."""
+    target = target_of(t)
+    several = isinstance(target, OutputNode)
+    return GradientEdge(shown(target), target.index if several else 0, target if several else None)
+
+
+def target_of(t: Any) -> Any:
+    """Where the gradient of `t`, a tensor or an edge, goes: its node, or itself if it is a leaf."""
+    if t.__class__ is not GradientEdge:
+        return t._grad_fn or t
+    target = t.node._target
+    if isinstance(t.ownership_token, OutputNode):
+        return t.ownership_token
+    if isinstance(target, FunctionNode) and len(target.outputs) > 1:
+        raise AutogradError(
+            f"[GradientEdge] expected an edge that get_gradient_edge(tensor) gave for one of {len(target.outputs)} outputs of {target.name()}, got a "
+            "node and a number; ask for it while the tensor is there"
+        )
+    return target
+
+
+def _layout_at(t: Any) -> Layout:
+    """The layout of a tensor, or of that whose gradient goes along an edge."""
+    target, index = target_of(t) if t.__class__ is GradientEdge else t, 0
+    if isinstance(target, OutputNode):
+        target, index = target.next[0], target.index
+    if isinstance(target, Tensor):
+        return target._layout
+    found: Layout = target.outputs[index] if isinstance(target, FunctionNode) else target.edge.layout
+    return found
 
 
 def passing_on(t: Tensor) -> StandIn:
@@ -104,6 +141,8 @@ def _history_hint(t: Tensor) -> str:
 
 
 def _require_history(op: str, t: Any, index: int) -> None:
+    if t.__class__ is GradientEdge:
+        return
     if not isinstance(t, Tensor):
         raise DTypeError(f"[{op}] expected Tensors, got {type_name(t)}; {how_to_pass(t)}")
     if not t._requires_grad:
@@ -115,7 +154,7 @@ def _require_history(op: str, t: Any, index: int) -> None:
 
 def _initial_gradient(op: str, t: Tensor, given: Any, index: int) -> Tensor:
     """The gradient to start from: ones for a scalar, else the one given."""
-    view = t._layout
+    view = _layout_at(t)
     if given is None:
         if view.numel != 1:
             raise AutogradError(
@@ -146,7 +185,8 @@ def _initial_gradient(op: str, t: Tensor, given: Any, index: int) -> Tensor:
 
 def _as_list(x: Any) -> list[Any]:
     """What one tensor, or any iterable of them such as `model.parameters()`, stands for."""
-    one = isinstance(x, Tensor) or hasattr(x, "shape") or not isinstance(x, Iterable)  # another library's tensor is one as well, and is refused
+    # Another library's tensor is one as well, and is refused.
+    one = isinstance(x, (Tensor, GradientEdge)) or hasattr(x, "shape") or not isinstance(x, Iterable)
     return [x] if one else list(x)
 
 
@@ -211,13 +251,18 @@ def backward(
     if not wanted:
         raise AutogradError("[backward] `inputs` argument to `backward()` cannot be empty; leave it out to reach all leaves")
     for t in wanted:
-        if not t._requires_grad:
+        if t.__class__ is GradientEdge:
+            if not isinstance(target_of(t), Tensor):
+                raise AutogradError(
+                    f"[backward] expected edges of leaves as inputs, got one of {t.node.name()}, whose gradient would be kept nowhere; use grad(...)"
+                )
+        elif not t._requires_grad:
             raise AutogradError(
                 "[backward] One of the differentiated Tensors does not require grad; set requires_grad=True on it"
             )
     found = run_backward(roots, keep, create_graph, True, [target_of(t) for t in wanted])
     for t in wanted:
-        if t._grad_fn is not None and id(t._grad_fn) in found:
+        if t.__class__ is not GradientEdge and t._grad_fn is not None and id(t._grad_fn) in found:
             accumulate_grad(t, found[id(t._grad_fn)])
 
 
@@ -247,7 +292,10 @@ def grad(
     if is_grads_batched:
         return _batched_grad(outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused, materialize_grads)
     wanted = _as_list(inputs)
+    edges = any(t.__class__ is GradientEdge for t in wanted)
     for t in wanted:
+        if t.__class__ is GradientEdge:
+            continue
         if not isinstance(t, Tensor):
             raise DTypeError(f"[grad] expected inputs to be Tensors, got {type_name(t)}; {how_to_pass(t)}")
         if not t._requires_grad:
@@ -262,7 +310,7 @@ def grad(
         return _gradients(_roots("grad", roots, grad_outputs), wanted, keep, create_graph, allow_unused, materialize_grads)
 
     given = [None] * len(roots) if grad_outputs is None else _as_list(grad_outputs)
-    if not (create_graph or materialize_grads or RuleNamespace.check_nan):
+    if not (create_graph or materialize_grads or RuleNamespace.check_nan or edges):
         found = gradients_again(roots, given, wanted, keep, walk)
         if found is not None:
             return found
@@ -278,15 +326,15 @@ def _gradients(
     for t in wanted:
         g = found.get(id(target_of(t)))
         if g is None and materialize:
-            g = zeros_like(t)
+            g = constant(0.0, _layout_at(t))
             g._requires_grad = create_graph  # it can be differentiated again, as derivatives of any order are asked for in loops
         elif g is None and not allow_unused:
             raise AutogradError(
                 "[grad] One of the differentiated Tensors appears to not have been used in the graph: input of shape "
-                f"{tuple(t._layout.shape)}. "
+                f"{tuple(_layout_at(t).shape)}. "
                 "Set allow_unused=True if this is the desired behavior"
             )
-        results.append(_as_input(g, t))
+        results.append(g if t.__class__ is GradientEdge else _as_input(g, t))
     return tuple(results)
 
 

@@ -63,6 +63,8 @@ def checkpoint(
     kept = given + [t for t in sources if isinstance(t, Tensor) and not any(t is a for a in given)]
     node.saved = dict(enumerate(kept))
     node.versions = [t._storage.version for t in kept]
+    if state.trace.transforms:
+        state.trace.saving(node)
     fresh = {}
     for out, out_node in zip(inner, output_nodes(node, len(inner)), strict=True):
         handle: Tensor = wrap(out._storage, out._layout)

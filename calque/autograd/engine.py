@@ -161,7 +161,7 @@ def apply_node(node: GradNode, grad: Any, keep: bool) -> Sequence[Any]:
         else:
             result = _apply_function(node, grad)
     else:
-        result = template.primitive(node, grad, _apply_primitive) if known else _apply_primitive(node, grad)
+        result = template.primitive(node, grad, apply_primitive) if known else apply_primitive(node, grad)
     if not keep and (node.saved is not None or (isinstance(node, FunctionNode) and node.context is not None)):
         free(node, local.state.started)
     return result
@@ -202,14 +202,15 @@ def _apply_function(node: Any, grad: Any) -> Sequence[Any]:
     return result
 
 
-def _apply_primitive(node: GradNode, grad: Any) -> list[Any]:
+def apply_primitive(node: GradNode, grad: Any, history: GradNode | None = None) -> list[Any]:
+    """Gradients of a primitive's operands by its rules. `history`: the node of its result, if that is another one."""
     check_saved(node)
     edge = node.edge
     op = edge.op
     saved = node.saved
     if saved is not None and -1 in saved:
         out = wrap(saved[-1], edge.layout)
-        out._grad_fn, out._requires_grad = node, True
+        out._grad_fn, out._requires_grad = history or node, True
         node.saved = {**saved, -1: out}
     context = SavedContext(node)
     functional = RuleNamespace.functional
@@ -281,13 +282,13 @@ class _Pass:
     """One backward pass: gradients that wait for their node, nodes by creation (latest first), gradients of leaves."""
 
     def __init__(self, keep: bool, wanted: Sequence[Any] | None, stop: bool, roots: Sequence[tuple[Any, Any]]) -> None:
-        self.keep, self.stop = keep, stop
+        self.keep, self.stop, self.roots = keep, stop, [root for root, _ in roots]
         self.pending: dict[int, Any] = {}  # node id -> gradient (a list for FunctionNodes with several outputs)
         self.heap: list[tuple[int, int, Any]] = []
         self.leaves: dict[int, tuple[Any, Any]] = {}
         self.collected: dict[int, Any] = {}
         self.wanted = {id(w) for w in wanted} if wanted is not None else set()
-        self.needed = _reaches(roots, self.wanted) if wanted is not None else None
+        self.needed = reaches(self.roots, self.wanted) if wanted is not None else None
         self.appends = template.at_once(local.state)
         self.after: list[Callable[[], None]] = []  # called when the leaves have their gradients
         self.outer: _Pass | None = local.state.waiting  # in a rule of which this one runs
@@ -373,7 +374,7 @@ class _Pass:
         if self.appends and node.__class__ is GradNode:
             trace = state.trace
             if trace.__class__ is Eager:
-                found = trace.gradients(node, gradient, _apply_primitive)
+                found = trace.gradients(node, gradient, apply_primitive)
             else:
                 found = node.edge.gradients(trace, node, gradient)
         elif self.appends and state.trace.__class__ is Eager and _shows(node) and gradient.__class__ is Tensor:
@@ -454,14 +455,14 @@ def running_pass() -> Any:
     return work
 
 
-def _reaches(roots: Sequence[tuple[Any, Any]], wanted: set[int]) -> set[int]:
+def reaches(roots: Sequence[Any], wanted: set[int]) -> set[int]:
     """Ids of targets from which some wanted target can be reached (iterative depth-first search). What a call finds in the history of its arguments,
     or does not find there, is no part of a recording: the next call may come with another history."""
     capture = local.state.capture
     oldest = 0 if capture is None else capture.oldest
     reaches: set[int] = set()
     state: dict[int, int] = {}
-    stack: list[Any] = [root for root, _ in roots]
+    stack: list[Any] = list(roots)
     while stack:
         item = stack[-1]
         key = id(item)

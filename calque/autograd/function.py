@@ -212,8 +212,8 @@ def _attach_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...]
         check_in_place(t)
         if t._base is not None and len(tensors) > 1:
             raise AutogradError(
-                f"[{cls.__name__}] expected one output of a function that writes into a view (mark_dirty), got {len(tensors)}: a function that modifies "
-                "a view cannot return more than one Tensor; clone() the view first, or write in a function of its own"
+                f"[{cls.__name__}] expected one output of a function that writes into a view (mark_dirty), got {len(tensors)}: it cannot "
+                "return more than one Tensor; clone() the view first, or write in a function of its own"
             )
     node = function_node(
         f"{cls.__name__}Backward",

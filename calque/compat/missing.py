@@ -22,6 +22,7 @@ CLASSES = {  # whose attributes the file lists
 # The beginning of a name -> what to use instead. The longest beginning that fits is taken.
 INSTEAD = {
     "torch._": "it is private to PyTorch: use the public function that it stands behind",
+    "torch.__future__": "module.to(...) changes the parameters that are there: make a copy of the module first, where the old ones are still needed",
     "torch.export": "calque.export(model, inputs) gives a program that is saved and run without its source",
     "torch.onnx": "calque.export(model, inputs).onnx('model.onnx') writes an ONNX model",
     "torch.jit": "calque.compile(model) records calls and replays them",
@@ -50,7 +51,7 @@ INSTEAD = {
     "torch.utils.flop_counter": "calque.explain(f) and calque.profiler.profile count the operations of a program",
     "torch.autograd.profiler": "torch.profiler.profile measures, and prints tables by key_averages()",
     "torch.PyTorchFile": "torch.load and torch.save(..., format='pt') read and write such files",
-    "torch.autograd.graph": "save the tensors of a torch.autograd.Function in any form you like, or use torch.utils.checkpoint",
+    "torch.autograd.graph": "saved_tensors_hooks, get_gradient_edge and register_multi_grad_hook are there",
     "torch.nn.attention.flex_attention": "use torch.nn.functional.scaled_dot_product_attention with a mask",
     "torch.utils.cpp_extension": "extensions in C++ are compiled against PyTorch's own headers: write the function with tensor operations",
     "torch.utils.data.datapipes": "use torch.utils.data.Dataset or IterableDataset",

@@ -111,6 +111,8 @@ def _with_outputs(
 
     node = function_node(label, (x,), tuple(out._layout for out in outputs), rule)
     node.saved, node.versions = {0: x}, [x._storage.version]
+    if local.state.trace.transforms:
+        local.state.trace.saving(node)
     for out, out_node in zip(outputs, output_nodes(node, len(outputs)), strict=True):
         out._grad_fn, out._requires_grad = out_node, True
     return outputs

@@ -112,9 +112,9 @@ def with_formula(
             return backward(grads[0])
 
         node = function_node(label, inputs, (out._layout,), rule)
-        node.where = user_line()
-        node.saved = dict(enumerate(inputs))
-        node.versions = [x._storage.version for x in inputs]
+        node.where, node.saved, node.versions = user_line(), dict(enumerate(inputs)), [x._storage.version for x in inputs]
+        if state.trace.transforms:
+            state.trace.saving(node)
         composite.without_base(out, inputs)._grad_fn, out._requires_grad = node, True
     return out
 

@@ -79,6 +79,8 @@ def with_gradient(
         node.saved[-1 - k] = storage
         node.versions += (storage.version,)
     node.context = (inputs, before, tuple(shown))
+    if state.trace.transforms:
+        state.trace.saving(node)
     targets = (node,) if count == 1 else output_nodes(node, count)
     for out, target in zip(values, targets, strict=False):
         if out._base is not None:

@@ -167,6 +167,9 @@ class Frame:
         """The result of a function of `inputs` whose gradient has a formula of its own; `straight`: which is not its derivative."""
         return out
 
+    def saving(self, node: Any) -> None:
+        """A node with a formula has saved what it needs."""
+
     def unwrapped(self, t: Tensor) -> Tensor:
         """The tensor of the level below that a value of this frame stands for."""
         raise NotImplementedError

@@ -14,6 +14,7 @@ from calque.compat.face import NOTHING, face
 from calque.compat.finder import VERSION, installed
 from calque.compat.plain import lookup
 from calque.compat.refused import no, nothing, refused_class
+from calque.compat.torch import __future__
 from calque.compat.torch.jit import Future, ScriptFunction, ScriptModule, fork, wait
 from calque.compat.torch.library import OPERATORS as ops
 from calque.compat.torch.serialization import save
@@ -25,7 +26,7 @@ __all__ = [
     "AcceleratorError", "GradScaler", "JITException", "OutOfMemoryError", "PyTorchFileReader",
     "Future", "PyTorchFileWriter", "ScriptFunction", "ScriptModule", "fork", "wait",
     "SymBool", "SymFloat", "SymInt",
-    "TypedStorage", "UntypedStorage", "__config__", "__version__", "_assert", "_assert_async",
+    "TypedStorage", "UntypedStorage", "__config__", "__future__", "__version__", "_assert", "_assert_async",
     "_check", "_check_index", "_shape_as_tensor", "clear_autocast_cache", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype", "has_cuda",
     "is_autocast_cpu_enabled", "_check_is_size", "_check_not_implemented", "_check_tensor_all", "_check_type", "_check_value", "_check_with",
     "_convert_indices_from_coo_to_csr", "_convert_indices_from_csr_to_coo", "_is_functional_tensor", "_mkldnn", "_sync", "_utils_internal", "classes",

@@ -167,6 +167,8 @@ def _named_rows(weight: Tensor, index: Tensor, skip: int | None) -> Tensor:
 
     node = function_node("EmbeddingBackward0", (weight,), (out._layout,), rule)
     node.where, node.saved, node.versions = user_line(), {0: index}, [index._storage.version]
+    if state.trace.transforms:
+        state.trace.saving(node)
     out._grad_fn, out._requires_grad = node, True
     return out
 
