@@ -161,7 +161,7 @@ class Face(ModuleType):
         own, calques = self._sources
         if own is not None and name in own.__all__:
             found = getattr(own, name)
-            inner = isinstance(found, Settings) or found is sys.modules.get(f"{OURS}{path}.{name}")
+            inner = isinstance(found, Settings) or found is sys.modules.get(f"{OURS}{path}.{name}", NOTHING)
             return _module(f"{path}.{name}") if inner else found
         if _own(f"{path}.{name}") is not None or exists(f"{path}.{name}") and not callable(getattr(calques, name, None)):
             return _module(f"{path}.{name}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calque import functional as T
+from calque.base.dtypes import FInfo
 from calque.base.errors import ShapeError
 from calque.distributions import constraints, sampling
 from calque.distributions.distribution import ExponentialFamily
@@ -36,7 +37,9 @@ class Dirichlet(ExponentialFamily):
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         logs = sampling.log_standard_gamma(T.expand(self.concentration, tuple(self._extended_shape(sample_shape))))
-        return F.softmax(logs, -1)
+        drawn = F.softmax(logs, -1)
+        kind = FInfo(drawn.dtype)
+        return sampling.kept_between(drawn, kind.tiny, 1.0 - kind.eps / 2)  # of the next number below 1, densities are finite
 
     def log_prob(self, value: Tensor) -> Tensor:
         a = self.concentration

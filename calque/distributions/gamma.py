@@ -50,8 +50,9 @@ class Gamma(ExponentialFamily):
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         shape = tuple(self._extended_shape(sample_shape))
-        drawn = T.exp(sampling.log_standard_gamma(T.expand(self.concentration, shape))) / T.expand(self.rate, shape)
-        return T.clamp(drawn, min=FInfo(drawn.dtype).tiny)
+        drawn = T.exp(sampling.log_standard_gamma(T.expand(self.concentration, shape)))
+        tiny = FInfo(drawn.dtype).tiny
+        return sampling.kept_between(sampling.kept_between(drawn, tiny) / T.expand(self.rate, shape), tiny)
 
     def log_prob(self, value: Any) -> Tensor:
         value = self._checked(T.as_tensor(value, dtype=self.rate.dtype, device=self.rate.device))

@@ -135,3 +135,10 @@ class _LogStandardGamma(Function):
 def log_standard_gamma(concentration: Tensor) -> Tensor:
     """Logarithms of gamma samples of rate 1, differentiable."""
     return _LogStandardGamma.apply(concentration)  # type: ignore[no-any-return]
+
+
+def kept_between(drawn: Tensor, low: float, high: float | None = None) -> Tensor:
+    """Samples, those that rounding took out of the support at its edge, with the gradients of what was drawn."""
+    plain = drawn.detach()  # type: ignore[attr-defined]
+    found = T.where(plain < low, low + (drawn - plain), drawn)
+    return found if high is None else T.where(plain > high, high + (drawn - plain), found)

@@ -108,10 +108,10 @@ class Wishart(ExponentialFamily):
         return self._freedom() * (T.square(self.covariance_matrix) + T.unsqueeze(diagonal, -1) * T.unsqueeze(diagonal, -2))
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        eps = FInfo(self.df.dtype).eps
-        diagonal = T.clamp(T.sqrt(self._dist_chi2.rsample(sample_shape)), min=eps)
-        below = T.tril(standard_normal(self._extended_shape(sample_shape), self.df), -1)
-        factor = T.matmul(self._unbroadcasted_scale_tril, below + T.diag_embed(diagonal))
+        scale = self._unbroadcasted_scale_tril
+        diagonal = T.clamp(T.sqrt(self._dist_chi2.rsample(sample_shape)), min=FInfo(scale.dtype).eps)
+        below = T.tril(standard_normal(self._extended_shape(sample_shape), scale), -1)
+        factor = T.matmul(scale, below + T.diag_embed(diagonal))
         return T.matmul(factor, factor.mT)
 
     def _half_log_det(self) -> Tensor:

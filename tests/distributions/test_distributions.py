@@ -15,7 +15,7 @@ import calque
 from calque import distributions as D
 from calque.base.errors import ArgumentError
 from calque.distributions import constraints
-from calque.distributions.sampling import log_gamma_slope
+from calque.distributions.sampling import kept_between, log_gamma_slope
 from calque.functional.gamma import igamma
 
 COUNT = 20_000
@@ -278,3 +278,26 @@ def test_parameters_that_nobody_has_validated_are_refused_when_numbers_are_drawn
         calque.distributions.LKJCholesky(3, concentration=-2, validate_args=False).sample().tolist()
     with pytest.raises(ArgumentError, match="expected sample_shape as a tuple"):
         calque.distributions.Normal(0.0, 1.0).sample(3)
+
+
+@pytest.mark.parametrize("concentration", [1e-2, 0.1, 0.5])
+@pytest.mark.parametrize("dtype", [calque.float32, calque.float64])
+def test_samples_at_the_edge_of_a_support_stay_inside(dtype: Any, concentration: float) -> None:
+    """Where rounding would give 0 or 1 the density is not finite. Gradients of such samples are those of what was drawn."""
+    calque.manual_seed(0)
+    c = calque.tensor(concentration, dtype=dtype, requires_grad=True)
+    for d in (D.Beta(c, c), D.Dirichlet(c.expand(3)), D.Gamma(c, c), D.Chi2(c)):
+        samples = d.rsample((20000,))
+        assert d.support.check(samples).all()
+        assert calque.isfinite(d.log_prob(samples.detach())).all()
+        (gradient,) = calque.autograd.grad(samples.sum(), c)
+        assert gradient.isfinite()
+    values = calque.tensor([0.0, 0.5, 1.0], dtype=dtype, requires_grad=True)
+    kept = kept_between(values, 0.25, 0.75)
+    (gradient,) = calque.autograd.grad(kept.sum(), values)
+    assert (kept.tolist(), gradient.tolist()) == ([0.25, 0.5, 0.75], [1, 1, 1])
+
+
+def test_a_wishart_distribution_takes_a_whole_number_of_degrees() -> None:
+    d = D.Wishart(calque.tensor(2), calque.eye(2))
+    assert d.sample((3,)).shape == (3, 2, 2)
