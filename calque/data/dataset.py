@@ -112,8 +112,38 @@ class StackDataset(Dataset[Any]):
             return {name: part[index] for name, part in self.datasets.items()}
         return tuple(part[index] for part in self.datasets)
 
+    def __getitems__(self, indices: Any) -> list[Any]:
+        """The samples of several indices; datasets that load several at once do so."""
+        named = isinstance(self.datasets, dict)
+        parts = self.datasets.values() if isinstance(self.datasets, dict) else self.datasets
+        columns = [_several(part, indices) for part in parts]
+        rows = zip(*columns, strict=True)
+        return [dict(zip(self.datasets, row, strict=True)) for row in rows] if named else list(rows)
+
     def __len__(self) -> int:
         return self._length
+
+
+def _several(dataset: Any, indices: Any) -> Any:
+    if not takes_lists(dataset):
+        return [dataset[index] for index in indices]
+    found = dataset.__getitems__(indices)
+    if len(found) != len(indices):
+        raise ArgumentError(
+            f"[{type(dataset).__name__}] expected {len(indices)} samples from __getitems__, got {len(found)} (Nested dataset's output size mismatch)"
+        )
+    return found
+
+
+def takes_lists(dataset: Any) -> bool:
+    """Whether a dataset loads several samples at once, by `__getitems__`. Parts and stacks of datasets do if these do."""
+    several, one = (getattr(type(dataset), name, None) for name in ("__getitems__", "__getitem__"))
+    if several is not None and several not in (Subset.__getitems__, StackDataset.__getitems__):
+        return True
+    if one is Subset.__getitem__:
+        return takes_lists(dataset.dataset)
+    parts = dataset.datasets if one is StackDataset.__getitem__ else ()
+    return any(map(takes_lists, parts.values() if isinstance(parts, dict) else parts))
 
 
 class Subset(Dataset[T_co]):
@@ -130,6 +160,10 @@ class Subset(Dataset[T_co]):
         if isinstance(index, list):
             return self.dataset[[self.indices[i] for i in index]]
         return self.dataset[self.indices[index]]
+
+    def __getitems__(self, indices: Any) -> Any:
+        """The samples of several indices, all at once if the dataset does that."""
+        return _several(self.dataset, [self.indices[index] for index in indices])
 
     def __len__(self) -> int:
         return len(self.indices)

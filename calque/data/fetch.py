@@ -9,7 +9,7 @@ from typing import Any
 from calque.base.errors import DataError
 from calque.data.collate import collate, default_collate
 from calque.data.convert import rows
-from calque.data.dataset import Subset, TensorDataset
+from calque.data.dataset import Subset, TensorDataset, takes_lists
 from calque.data.hugging_face import part_of_worker
 from calque.data.streams import begin, mixed
 from calque.data.worker_info import get_worker_info
@@ -34,7 +34,7 @@ class IndexFetcher:
         gathered = self.quick(indices)
         if gathered is not None:
             return gathered
-        if hasattr(type(self.dataset), "__getitems__"):
+        if takes_lists(self.dataset):
             samples = self.samples_at_once(indices)
         else:
             samples = [self.sample(index) for index in indices]

@@ -79,7 +79,7 @@ class DataLoader(Generic[T_co]):
     ) -> None:
         _check_workers(num_workers, timeout, prefetch_factor, persistent_workers)
         require_generator("DataLoader", generator)
-        self._method = _check_method(multiprocessing_context)
+        self._method = _check_method(multiprocessing_context, num_workers)
         self.dataset = dataset
         self.num_workers: Any = num_workers
         self.prefetch_factor = prefetch_factor
@@ -333,6 +333,8 @@ def _check_workers(num_workers: Any, timeout: Any, prefetch_factor: Any, persist
         raise ArgumentError(f"[DataLoader] expected timeout=0 without workers, got timeout={shown(timeout)}; set num_workers >= 1")
     if prefetch_factor is not None:
         require_positive("DataLoader", "prefetch_factor", prefetch_factor)
+        if num_workers == 0:
+            raise ArgumentError(f"[DataLoader] expected num_workers >= 1 for prefetch_factor={shown(prefetch_factor)}, got num_workers=0")
     if persistent_workers and num_workers == 0:
         raise ArgumentError("[DataLoader] expected num_workers >= 1 for persistent_workers=True, got num_workers=0")
 
@@ -373,7 +375,7 @@ def _check_dataset(dataset: Any, needs_length: bool) -> None:
         raise ArgumentError(f"[DataLoader] expected a dataset with at least one sample, got {name} with len 0")
 
 
-def _check_method(context: Any) -> str:
+def _check_method(context: Any, num_workers: Any) -> str:
     """The kind of workers that `multiprocessing_context` names; "" if it says nothing."""
     if context is None:
         return ""
@@ -386,4 +388,6 @@ def _check_method(context: Any) -> str:
         )
     if method not in ("forkserver", "spawn", "thread"):
         raise ArgumentError(f"[DataLoader] expected multiprocessing_context 'forkserver', 'spawn', 'thread' or None, got {shown(context)}")
+    if num_workers == 0:
+        raise ArgumentError(f"[DataLoader] expected num_workers >= 1 with multiprocessing_context={shown(context)}, got num_workers=0")
     return str(method)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from calque.functional.common import is_tensor, method, prim
+from calque.functional.complex import view_as_complex, view_as_real
 from calque.functional.declared import takes_out
 from calque.functional.joining import chunk, split, split_with_sizes, unbind
 from calque.functional.views import detach, expand, permute, squeeze, t, transpose, unsqueeze, view
@@ -164,3 +165,20 @@ def view_copy(input: Tensor, size: Any = None, *, dtype: Any = None) -> Tensor:
     """`view`, copied: in another shape, or as another dtype."""
     found = view(input, dtype) if dtype is not None else view(input, size)
     return _own(found)  # type: ignore[no-any-return]
+
+
+@takes_out
+def view_as_real_copy(input: Tensor) -> Tensor:
+    """`view_as_real`, copied: (*) complex -> (*, 2).
+
+    >>> import calque
+    >>> calque.view_as_real_copy(calque.tensor([1 + 2j]))
+    tensor([[1., 2.]])
+    """
+    return _own(view_as_real(input))  # type: ignore[no-any-return]
+
+
+@takes_out
+def view_as_complex_copy(input: Tensor) -> Tensor:
+    """`view_as_complex`, copied: (*, 2) -> (*) complex."""
+    return _own(view_as_complex(input))  # type: ignore[no-any-return]

@@ -18,7 +18,7 @@ MODULES: dict[str, dict[str, str]] = {
     "calque.functional.copies": {
         "calque": "alias_copy as_strided_copy detach_copy diagonal_copy expand_copy narrow_copy permute_copy select_copy slice_copy split_copy "
         "split_with_sizes_copy squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsafe_chunk unsafe_split unsafe_split_with_sizes "
-        "unsqueeze_copy view_copy",
+        "unsqueeze_copy view_as_complex_copy view_as_real_copy view_copy",
         "Tensor": "narrow_copy unsafe_chunk unsafe_split unsafe_split_with_sizes",
     },
     "calque.functional.sampled": {

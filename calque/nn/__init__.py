@@ -32,7 +32,7 @@ if _TYPE_CHECKING:
     from calque.nn.modules.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
     from calque.nn.modules.volumes import *  # noqa: F403
 _MODULES = ("attention", "grad")
-_layer_on_first_use = _resolver(globals(), modules.LATER)
+_layer_on_first_use = _resolver(globals(), modules._LATER)
 
 
 def __getattr__(name: str) -> _Any:

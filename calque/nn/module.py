@@ -188,10 +188,11 @@ class Module(Conversions):
         return self._hook_dict("_state_dict_pre_hooks").add(hook)
 
     def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook(module, state_dict, prefix, local_metadata)` after this module's entries were collected."""
-        return self._hook_dict("_state_dict_hooks").add(hook)
+        """Call `hook(module, state_dict, prefix, local_metadata)` after this module's entries were collected. It may change the dict."""
+        return self._hook_dict("_state_dict_hooks").add(state.WithoutResult(hook))
 
-    _register_state_dict_hook = register_state_dict_post_hook
+    def _register_state_dict_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        return self._hook_dict("_state_dict_hooks").add(hook)
 
     def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)` before loading."""

@@ -13,7 +13,7 @@ import numpy as np
 from calque.autograd.modes import no_grad
 from calque.base.dtypes import from_numpy_dtype
 from calque.base.errors import DTypeError, StateDictError, how_to_pass
-from calque.base.text import LONGEST, clipped, described, nearest, shown, type_name
+from calque.base.text import LONGEST, clipped, described, function_name, nearest, shown, type_name
 from calque.functional.common import is_tensor
 from calque.nn.parameter import Parameter, is_lazy
 from calque.replay.capture import Changes
@@ -59,6 +59,20 @@ def save_own(module: Any, destination: Any, prefix: str, keep_vars: bool) -> Non
         destination[prefix + name] = value if keep_vars or is_lazy(value) else value.detach()
     if _has_extra(module):
         destination[prefix + EXTRA] = module.get_extra_state()
+
+
+@dataclass(frozen=True)
+class WithoutResult:
+    """A hook that may change a state dict, and not give another one."""
+
+    hook: Any
+
+    def __call__(self, *arguments: Any) -> None:
+        if (found := self.hook(*arguments)) is not None:
+            raise StateDictError(
+                f"[state_dict] expected None from the hook {function_name(self.hook)}, got {described(found)}: state_dict post-hook must return "
+                "None; change the dict that it is given"
+            )
 
 
 def collect(module: Any, destination: Any, prefix: str, keep_vars: bool) -> OrderedDict[str, Any]:

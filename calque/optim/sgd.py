@@ -67,7 +67,7 @@ class SGD(Optimizer):
                 buffer = state.get("momentum_buffer")
                 if buffer is None:
                     state["momentum_buffer"] = g.detach().clone()
-                    velocity = g
+                    velocity = g.detach() if g._requires_grad else g  # a first velocity has no history, as PyTorch's has none
                 else:
                     velocity = buffer * momentum + (g * (1.0 - damping) if damping else g)
                     replace(buffer, velocity)

@@ -22,6 +22,7 @@ from calque.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    StackDataset,
     Subset,
     TensorDataset,
     get_worker_info,
@@ -154,6 +155,22 @@ def test_getitems_loads_a_batch_at_once() -> None:
     assert lists(DataLoader(Batched(3), 2)) == [[100, 101], [102]]
     with pytest.raises(DataError, match=r"expected 2 samples from Short.__getitems__, got 1 for the sample indices \[0, 1\]"):
         next(iter(DataLoader(Short(3), 2)))
+    # Parts and stacks of such datasets load at once as well, as PyTorch's do.
+    assert lists(DataLoader(Subset(Batched(3), [2, 0]), 2)) == [[102, 100]]
+    assert lists(DataLoader(Subset(Subset(Batched(3), [2, 0, 1]), [1, 2]), 2)) == [[100, 101]]
+    assert Subset(Numbers(3), [2, 0]).__getitems__([0, 1]) == [2, 0]
+    stack = StackDataset(Batched(3), Numbers(3))
+    assert stack.__getitems__([1, 2]) == [(101, 1), (102, 2)]
+    assert StackDataset(a=Batched(3)).__getitems__([1]) == [{"a": 101}]
+    assert [[column.tolist() for column in batch] for batch in DataLoader(stack, 2)] == [[[100, 101], [0, 1]], [[102], [2]]]
+    with pytest.raises(ValueError, match="expected 2 samples from __getitems__, got 1"):
+        StackDataset(Short(3), Numbers(3)).__getitems__([0, 1])
+
+    class Doubled(Subset[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            return 2 * super().__getitem__(index)
+
+    assert lists(DataLoader(Doubled(Numbers(3), [2, 1]), 2)) == [[4, 2]]
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -462,6 +479,8 @@ def test_samples_that_do_not_fit_are_named_by_index() -> None:
         ({"timeout": -1}, "timeout to be a number of seconds >= 0, got timeout=-1"),
         ({"timeout": float("nan")}, "timeout=nan"),
         ({"timeout": 5}, "timeout=0 without workers, got timeout=5; set num_workers >= 1"),
+        ({"prefetch_factor": 2}, "num_workers >= 1 for prefetch_factor=2, got num_workers=0"),
+        ({"multiprocessing_context": "spawn"}, "num_workers >= 1 with multiprocessing_context='spawn', got num_workers=0"),
         ({"prefetch_factor": 0, "num_workers": 1}, "prefetch_factor to be an integer >= 1, got prefetch_factor=0"),
         ({"persistent_workers": True}, "num_workers >= 1 for persistent_workers=True, got num_workers=0"),
         ({"sampler": [0], "shuffle": True}, "either sampler= or shuffle=True, got both: a sampler already decides the order"),
@@ -513,7 +532,7 @@ def test_a_generator_of_another_library() -> None:
 
 def test_arguments_that_are_accepted() -> None:
     for options in (
-        {"prefetch_factor": 2},
+        {"prefetch_factor": 2, "num_workers": 1},
         {"pin_memory": True, "pin_memory_device": "cuda"},
         {"in_order": False, "num_workers": 2},
         {"timeout": 2.5, "num_workers": 1},

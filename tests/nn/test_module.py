@@ -409,3 +409,17 @@ def test_sizes_and_dims_may_be_numpy_integers() -> None:
     assert x.repeat_interleave(n(2), n(0)).shape == (4, 3, 4) and nn.functional.max_pool1d(x, n(2)).shape == (2, 3, 2)
     assert type(calque.randperm(n(4)).shape[0]) is int
     assert x.sum(1, keepdim=np.bool_(True)).equal(x.sum(1, keepdim=True))
+
+
+def test_post_hooks_of_state_dicts_return_nothing() -> None:
+    layer = nn.Linear(2, 2)
+    handle = layer.register_state_dict_post_hook(lambda module, state, prefix, metadata: state.__delitem__(prefix + "bias"))
+    assert list(copy.deepcopy(layer).state_dict()) == list(layer.state_dict()) == ["weight"]
+    handle.remove()
+    layer.register_state_dict_post_hook(lambda *_: {})
+    with pytest.raises(RuntimeError, match=r"\[state_dict\] expected None from the hook .* got dict .*post-hook must return None"):
+        layer.state_dict()
+    lazy = nn.LazyLinear(3)
+    assert lazy.has_uninitialized_params()
+    lazy(calque.ones(2, 4))
+    assert type(lazy) is nn.Linear

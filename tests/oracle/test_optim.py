@@ -551,3 +551,37 @@ def test_groups_by_device_and_dtype() -> None:
         found = T.optim.Optimizer._group_tensors_by_device_and_dtype([tensors, [None, tensors[1], None]], with_indices=True)
         lists = {str(dtype): ([len(x) for x in values[0]], places) for (_, dtype), (values, places) in found.items()}
         assert lists == {"torch.float32": ([1, 3], [0, 2]), "torch.float64": ([2], [1])}
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_differentiable_momentum(nesterov: bool) -> None:
+    """The first velocity has no history: it is the gradient, detached."""
+    results = []
+    for T in SIDES:
+        start = T.tensor([0.5, -1.5], dtype=T.float64).requires_grad_()
+        p = start.clone()
+        optimizer = T.optim.SGD([p], lr=0.1, momentum=0.9, nesterov=nesterov, differentiable=True)
+        for k in range(3):
+            p.grad = start.clone() * (k + 1)
+            optimizer.step()
+        (p * p).sum().backward()
+        results.append((p.tolist(), start.grad.tolist()))
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+def test_a_parameter_that_a_group_names_twice_moves_twice(name: str) -> None:
+    results = []
+    for T in SIDES:
+        p = T.ones(2, requires_grad=True)
+        with pytest.warns(UserWarning, match="duplicate parameters"):
+            optimizer = getattr(T.optim, name)([p, p], lr=0.1)
+        for _ in range(2):
+            p.grad = T.tensor([1.0, 2.0])
+            optimizer.step()
+        optimizer.state["of a program"] = 3
+        results.append((p.tolist(), optimizer.state_dict()["state"]["of a program"]))
+        with pytest.raises(ValueError, match="more than one parameter group"):
+            getattr(T.optim, name)([{"params": [p]}, {"params": [p]}], lr=0.1)
+    np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-6)
+    assert results[0][1] == results[1][1] == 3

@@ -143,7 +143,12 @@ def hspmm(mat1: Any, mat2: Any) -> SparseTensor:
 @rule()
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     """input @ weight.T + bias."""
-    found = mm(input, RULES["t"](weight) if isinstance(weight, SparseTensor) else T.t(weight))
+    turned = RULES["t"](weight) if isinstance(weight, SparseTensor) else T.t(weight)
+    if isinstance(input, SparseTensor) or input._layout.ndim == 2:
+        found = mm(input, turned)
+    else:
+        shape = tuple(input._layout.shape)
+        found = T.reshape(mm(T.reshape(input, (-1, *shape[-1:])), turned), (*shape[:-1], weight.shape[0]))
     return found if bias is None else T.add(found, bias)
 
 

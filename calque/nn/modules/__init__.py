@@ -23,7 +23,7 @@ if _TYPE_CHECKING:
     from calque.nn.modules.lazy import *  # noqa: F403
     from calque.nn.modules.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
     from calque.nn.modules.volumes import *  # noqa: F403
-LATER = {
+_LATER = {
     "calque.nn.modules.adaptive": "AdaptiveLogSoftmaxWithLoss CTCLoss LinearCrossEntropyLoss LinearCrossEntropyOptions MultiLabelMarginLoss",
     "calque.nn.modules.lazy": "LazyBatchNorm1d LazyBatchNorm2d LazyBatchNorm3d LazyConv1d LazyConv2d LazyConv3d LazyConvTranspose1d "
     "LazyConvTranspose2d LazyConvTranspose3d LazyInstanceNorm1d LazyInstanceNorm2d LazyInstanceNorm3d LazyModuleMixin",
@@ -31,7 +31,7 @@ LATER = {
     "calque.nn.modules.volumes": "AdaptiveAvgPool3d AdaptiveMaxPool3d AvgPool3d CircularPad3d ConstantPad3d ConvTranspose3d FractionalMaxPool2d "
     "FractionalMaxPool3d LPPool3d MaxPool3d MaxUnpool1d MaxUnpool2d MaxUnpool3d ReflectionPad3d ReplicationPad3d ZeroPad3d",
 }
-__getattr__ = _resolver(globals(), LATER)
+__getattr__ = _resolver(globals(), _LATER)
 
 
 def __dir__() -> list[str]:

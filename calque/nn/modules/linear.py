@@ -93,6 +93,10 @@ class LazyLinear(Linear):
         if bias:
             self.bias = UninitializedParameter(dtype=dtype)
 
+    def has_uninitialized_params(self) -> bool:
+        """Whether a parameter has no shape yet."""
+        return any(map(is_lazy, self._parameters.values()))
+
     def initialize_parameters(self, input: Tensor) -> None:
         """Give the parameters the shapes that the input asks for."""
         if not is_lazy(self.weight):
