@@ -380,3 +380,37 @@ def test_what_torch_func_refuses_is_refused_by_the_same_class(name: str) -> None
         BAD[name](calque, calque.ones(4, 3))
     kind = next(k for k in theirs.type.__mro__ if k.__module__ == "builtins")
     assert isinstance(ours.value, kind), (ours.type, theirs.type)
+
+
+@pytest.mark.parametrize("given", [
+    {"x": [0.0, 0.0]}, {"extra": [2.0, 3.0]}, {"none": [1.0, 1.0]}, {"linear.bias": [1.0, 2.0]}, {"linear.extra": [1.0]}, {"b": [5.0]},
+    {"x": [0.0, 0.0], "linear.weight": None},
+])  # fmt: skip
+def test_functional_call_reaches_every_attribute(given: dict[str, Any]) -> None:
+    """Tensors that are no parameters or buffers too, and names that are not there; and what the call assigns is told."""
+    results = []
+    for m in (torch, calque):
+
+        class Module(m.nn.Module):  # type: ignore[misc, name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.x, self.none = m.ones(2), None  # noqa: B023
+                self.linear = m.nn.Linear(2, 2, bias=False)  # noqa: B023
+                m.nn.init.ones_(self.linear.weight)  # noqa: B023
+                self.register_buffer("b", m.zeros(1))  # noqa: B023
+
+            def forward(self, i: Any) -> Any:
+                self.b = self.b + 1
+                out = i * self.x if self.linear.weight is None else self.linear(i) * self.x
+                out = out + self.b + (0 if self.none is None else self.none)
+                return out + self.extra if hasattr(self, "extra") else out
+
+        module = Module()
+        tensors = {name: None if v is None else m.tensor(v) for name, v in given.items()}
+        out = m.func.functional_call(module, tensors, m.ones(2))
+        told = {name: None if v is None else v.tolist() for name, v in tensors.items()}
+        left = module.x.tolist(), module.none, module.b.tolist(), hasattr(module, "extra"), hasattr(module.linear, "extra"), module.linear.bias
+        with pytest.raises(TypeError):
+            m.func.functional_call(module, {"forward": m.ones(2)}, m.ones(2))
+        results.append((out.tolist(), told, left))
+    assert results[0] == results[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,26 +17,43 @@ __all__ = ["functional_call", "stack_module_state"]
 Place = tuple[dict[str, Any], str]
 
 
+MISSING = object()
+
+
 def _places(module: Any) -> dict[str, Place]:
     """Where each parameter and buffer is kept, by its dotted name; shared ones and shared modules under every name."""
     found: dict[str, Place] = {}
 
-    def visit(owner: Any, prefix: str) -> None:
+    def visit(owner: Any, prefix: str, around: tuple[Any, ...]) -> None:
         for registry in (owner._parameters, owner._buffers):
             found.update({prefix + name: (registry, name) for name, value in registry.items() if value is not None})
         for name, child in owner._modules.items():
-            if child is not None:
-                visit(child, f"{prefix}{name}.")
+            if child is not None and not any(child is outer for outer in around):  # a module may hold one that holds it
+                visit(child, f"{prefix}{name}.", (*around, child))
 
-    visit(module, "")
+    visit(module, "", (module,))
     return found
+
+
+def _elsewhere(module: Any, name: str) -> Place:
+    """Where a name is kept that is none of a parameter or buffer with a value: an attribute, which may not be there yet."""
+    path, _, key = name.rpartition(".")
+    owner = module.get_submodule(path)
+    for registry in (owner._parameters, owner._buffers):
+        if key in registry:
+            return registry, key
+    kept = getattr(owner, key, None)
+    if kept is not None and not is_tensor(kept):
+        raise TypeError(f"[functional_call] expected a tensor in the place of {shown(name)}, the module has {type_name(kept)}; give it another name")
+    return owner.__dict__, key
 
 
 def _with_tied(places: dict[str, Place], given: dict[str, Any]) -> dict[str, Any]:
     """The values given, for every name of a tensor that has several."""
     names: dict[int, list[str]] = {}
     for name, (registry, key) in places.items():
-        names.setdefault(id(registry[key]), []).append(name)
+        if registry.get(key) is not None:
+            names.setdefault(id(registry[key]), []).append(name)
     result = dict(given)
     for tied in names.values():
         values = [given[name] for name in tied if name in given]
@@ -50,7 +67,7 @@ def _with_tied(places: dict[str, Place], given: dict[str, Any]) -> dict[str, Any
 
 def _check(module: Any, places: dict[str, Place], given: dict[str, Any], strict: bool) -> None:
     for name, value in given.items():
-        if not is_tensor(value):
+        if value is not None and not is_tensor(value):
             raise TypeError(f"[functional_call] expected tensors, got {type_name(value)} for {shown(name)}")
     unknown = [name for name in given if name not in places]
     missing = [name for name in places if name not in given]
@@ -61,25 +78,33 @@ def _check(module: Any, places: dict[str, Place], given: dict[str, Any], strict:
 
 
 @contextmanager
-def _instead(places: dict[str, Place], given: dict[str, Any]) -> Iterator[None]:
-    changed = [(*places[name], value) for name, value in given.items() if name in places]
-    before = [(registry, key, registry[key]) for registry, key, _ in changed]
+def _instead(places: dict[str, Place], given: dict[str, Any], told: Any) -> Iterator[None]:
+    """`told`: the dict to put in what the call has left in the places."""
+    changed = [(*places[name], name, value) for name, value in given.items()]
+    before = [(registry, key, registry.get(key, MISSING)) for registry, key, _, _ in changed]
     try:
-        for registry, key, value in changed:
+        for registry, key, _, value in changed:
             registry[key] = value
         yield
     finally:
+        for registry, key, name, _ in changed:
+            if name in told and key in registry and registry[key] is not told[name]:
+                told[name] = registry[key]
         for registry, key, value in before:
-            registry[key] = value
+            if value is MISSING:
+                registry.pop(key, None)
+            else:
+                registry[key] = value
 
 
 def functional_call(
     module: Any, parameter_and_buffer_dicts: Any, args: Any = None, kwargs: dict[str, Any] | None = None, *, tie_weights: bool = True,
     strict: bool = False,
 ) -> Any:  # fmt: skip
-    """`module(*args, **kwargs)` with these tensors in the place of its parameters and buffers, which are not changed.
+    """`module(*args, **kwargs)` with these tensors in the place of its parameters, buffers and other attributes, which are not changed.
 
-    parameter_and_buffer_dicts: a dict from dotted names to tensors, or several. What the call writes to a buffer is written to the tensor given.
+    parameter_and_buffer_dicts: a dict from dotted names to tensors, or several. What the call writes to a buffer is written to the tensor given;
+    what it assigns anew is put into the dict, if it is one.
     tie_weights: a value given for one name of a shared parameter counts for all. strict: names must be those of the module, and all of them.
     args: a tuple, or the only argument.
 
@@ -100,10 +125,12 @@ def functional_call(
         raise ArgumentError(f"[functional_call] {twice} appeared in multiple dictionaries; behavior of functional call is ambiguous")
     places = _places(module)
     _check(module, places, given, strict)
+    places.update({name: _elsewhere(module, name) for name in given if name not in places})
     if tie_weights:
         given = _with_tied(places, given)
     positional = () if args is None else args if isinstance(args, tuple) else (args,)
-    with _instead(places, given):
+    told = dicts[0] if isinstance(parameter_and_buffer_dicts, MutableMapping) else {}
+    with _instead(places, given, told):
         return module(*positional, **(kwargs or {}))
 
 
