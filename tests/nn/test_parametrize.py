@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import calque
@@ -131,3 +132,29 @@ def test_an_error_inside_gives_the_parameters_back() -> None:
     with pytest.raises(RuntimeError, match="linear"):
         calque.func.functional_call(layer, {"weight": calque.ones(5, 5)}, calque.ones(1, 2))
     assert layer.weight is weight
+
+
+def test_complex_weights_have_unit_norm_and_orthonormal_columns(rng: np.random.Generator) -> None:
+    """Products with the conjugate transpose, where those of real weights have the transpose."""
+    values = rng.standard_normal((4, 3)) + 1j * rng.standard_normal((4, 3))
+    layer = nn.Linear(3, 4, dtype=calque.complex128)
+    with calque.no_grad():
+        layer.weight.copy_(calque.tensor(values))
+        nn.utils.parametrizations.spectral_norm(layer, n_power_iterations=200)
+        np.testing.assert_allclose(layer.weight.numpy(), values / np.linalg.norm(values, 2), rtol=1e-6)
+    for kind in ("matrix_exp", "cayley"):
+        for trivial in (False, True):
+            for shape in ((4, 3), (3, 3), (2, 3)):
+                layer = nn.Linear(shape[1], shape[0], dtype=calque.complex128)
+                nn.utils.parametrizations.orthogonal(layer, "weight", kind, use_trivialization=trivial)
+                w = layer.weight.detach().numpy()
+                gram = w @ w.conj().T if shape[0] < shape[1] else w.conj().T @ w
+                np.testing.assert_allclose(gram, np.eye(min(shape)), atol=1e-10)
+                if trivial:
+                    wide = shape[0] < shape[1]
+                    wanted = np.linalg.qr(rng.standard_normal(shape[::-1] if wide else shape) + 1j)[0]
+                    wanted = wanted.T if wide else wanted
+                    layer.weight = calque.tensor(wanted)
+                    np.testing.assert_allclose(layer.weight.detach().numpy(), wanted, atol=1e-10)
+    with pytest.raises(ValueError, match="does not support complex tensors"):
+        nn.utils.parametrizations.orthogonal(nn.Linear(3, 3, dtype=calque.complex64), "weight", "householder")

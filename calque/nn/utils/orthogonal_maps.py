@@ -21,13 +21,13 @@ def _made_orthogonal(x: Any) -> Any:
     """The factor Q of x = Q R with the diagonal of R positive."""
     reflectors, tau = matrices.geqrf(x)
     q = matrices.householder_product(reflectors, tau)
-    return q * T.sign(T.diagonal(reflectors, 0, -2, -1)).unsqueeze(-2)  # type: ignore[attr-defined]
+    return q * T.sgn(T.diagonal(reflectors, 0, -2, -1)).unsqueeze(-2)  # type: ignore[attr-defined]
 
 
 def _is_orthogonal(q: Any) -> bool:
     n = q.shape[-1]
     unit = T.eye(n, dtype=q.dtype, device=q.device)
-    return bool(T.all(T.isclose(q.mT @ q, unit, atol=10 * n * FInfo(q.dtype).eps)))
+    return bool(T.all(T.isclose(q.mH @ q, unit, atol=10 * n * FInfo(q.dtype).eps)))
 
 
 class _Orthogonal(Module):
@@ -37,6 +37,8 @@ class _Orthogonal(Module):
 
     def __init__(self, weight: Any, orthogonal_map: str, use_trivialization: bool) -> None:
         super().__init__()
+        if orthogonal_map == "householder" and weight.is_complex():
+            raise ArgumentError("[orthogonal] The householder parametrization does not support complex tensors; use 'matrix_exp' or 'cayley'")
         self.wanted, self.orthogonal_map, self.based = tuple(weight.shape), orthogonal_map, use_trivialization
         if use_trivialization:
             self.register_buffer("base", None)
@@ -52,7 +54,7 @@ class _Orthogonal(Module):
             q = matrices.householder_product(low, tau) * T.diagonal(x, 0, -2, -1).int().unsqueeze(-2)  # type: ignore[attr-defined]
         else:
             low = F.pad(T.tril(x), (0, n - k))
-            skew = low - low.mT
+            skew = low - low.mH
             unit = T.eye(n, dtype=x.dtype, device=x.device)
             exact = self.orthogonal_map == "matrix_exp"
             q = (matrices.matrix_exp(skew) if exact else decompositions.solve(unit - 0.5 * skew, unit + 0.5 * skew))[..., :k]

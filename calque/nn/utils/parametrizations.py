@@ -47,7 +47,7 @@ def iterate_power(matrix: Any, u: Any, v: Any, times: int, eps: float, first: st
             if name == "u":
                 u.copy_(F.normalize(T.mv(matrix, v), dim=0, eps=eps))
             else:
-                v.copy_(F.normalize(T.mv(matrix.t(), u), dim=0, eps=eps))
+                v.copy_(F.normalize(T.mv(matrix.mH, u), dim=0, eps=eps))
 
 
 def random_direction(size: int, like: Any, eps: float) -> Tensor:
@@ -99,7 +99,7 @@ class _SpectralNorm(Module):
         if self.training:
             iterate_power(matrix, self._u, self._v, self.n_power_iterations, self.eps)
         u, v = T.clone(self._u), T.clone(self._v)  # a second forward before the backward changes the buffers
-        return weight / T.dot(u, T.mv(matrix, v))
+        return weight / T.vdot(u, T.mv(matrix, v))
 
     def right_inverse(self, value: Any) -> Any:
         return value
