@@ -44,6 +44,8 @@ def assign(t: Tensor, value: Tensor) -> Tensor:
     differentiable = state.grad and (t._requires_grad or value._requires_grad)
     if state.grad:
         check_in_place(t)
+    if state.trace.exports:
+        value = state.trace.as_written(t, value, differentiable)
     storage = value._storage
     if not differentiable and state.trace.eager and t._layout.device is CPU:
         put(t, state.trace.array(value))

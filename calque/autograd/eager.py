@@ -156,7 +156,7 @@ def _window(flat: Any, view: Layout) -> Any:
 class Eager:
     """What stands in the place of a thread's trace. `last`: the last value that may be the code of a check."""
 
-    eager, transforms = True, False
+    eager, transforms, exports = True, False, False
     SMALL = 1 << 12  # bytes of what is `uploaded`; for more the backend's pool is asked
     n = property(lambda self: 0, _ignored)
     scalars = property(lambda self: (), _ignored)

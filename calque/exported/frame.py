@@ -6,7 +6,7 @@ where they are first used; writes to them are kept here, and what was changed of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import ref
 
@@ -17,16 +17,23 @@ from calque.base.errors import ExportError
 from calque.base.layout import Layout, dense_layout
 from calque.base.shapes import contiguous_strides, fills
 from calque.ir.program import Check, Node
+from calque.nn.hooks import BACKWARD_HOOK
 from calque.observe.source import user_line
 from calque.ops.opdef import OpDef, get
 from calque.record import recorder
 from calque.record.live import plain
 from calque.record.recorder import Storage, local, recording_line
+from calque.record.versions import Silent
 from calque.tensor import Tensor, attach_node, wrap
 
-INPUT, CONSTANT, ADD, CAST = get("input"), get("constant"), get("add"), get("cast")
-MODEL, EVERY = 1, 2  # the leaves that stand for all parameters, and for all leaves; that of an argument is 4 << its number
+INPUT, CONSTANT, ADD, CAST, STILL = get("input"), get("constant"), get("add"), get("cast"), get("still")
+MODEL, EVERY = 1, 2  # the leaves that stand for all parameters, and for all leaves; see `bit_of` for those of arguments
 _MOVES = (VIEW, VIEW_AS, UPDATE, UPDATE_AS)
+
+
+def bit_of(number: int) -> int:
+    """The leaf that stands for an argument."""
+    return 4 << number
 
 
 def _line(line: str) -> str:
@@ -143,6 +150,7 @@ class ExportFrame(Frame):
     """Records nodes. `free`: the free sizes, if there are any."""
 
     name = "export"
+    exports = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,8 +168,11 @@ class ExportFrame(Frame):
         self.found_checks: list[Check] = []
         self.count_inputs = 0
         self.reached: dict[int, int] = {}  # by node: a bit for each leaf that it depends on (see `leaf`), whatever was cut off
+        self.quiet = 0  # bits of leaves that require gradients in this run alone, of which no program is kept
+        self.stills: dict[int, int] = {}  # by node: the one with its value that gradients do not reach
         self.cuts: dict[int, str] = {}  # by bit: why gradients to that leaf are none that derivatives of the nodes are
         self.detached_at: dict[int, str] = {}  # by node: the line that detached it last
+        self.shared: set[int] = set()  # ids of storages that are seen with gradients and, by `detach()`, without
         self.silent: set[int] = set()  # nodes that were recorded without gradients
 
     def __enter__(self) -> Any:
@@ -222,7 +233,7 @@ class ExportFrame(Frame):
         found = self.handle(node, view)
         if requires_grad:
             found._requires_grad = True
-            self.reached[node] = 4 << self.nodes[node].attrs[0]
+            self.reached[node] = bit_of(self.nodes[node].attrs[0])
         return found
 
     def handle(self, node: int, view: Layout) -> Tensor:
@@ -329,26 +340,79 @@ class ExportFrame(Frame):
     def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Tensor:
         layouts = tuple([x[1] if x.__class__ is tuple else dense_of(x._layout) for x in operands])
         value = recorder.result_of(op, attrs, layouts, dense_layout((), int64).device)
-        inputs = tuple([self.number(*x) if x.__class__ is tuple else self.of(x) for x in operands])
-        for x, node in zip(operands, inputs, strict=True):
+        inputs = [self.number(*x) if x.__class__ is tuple else self.of(x) for x in operands]
+        for k, x in enumerate(operands):
             if x.__class__ is not tuple and x._layout.dtype.category >= 2:
                 if x._requires_grad:
-                    self.reached.setdefault(node, MODEL)
-                elif node in self.reached and local.state.grad and op.vjp and value.dtype.category >= 2:
-                    self.cut(self.reached[node], self._why_cut(node))  # what was cut off would have a gradient of the nodes
-        out = self.handle(self.node(op, inputs, attrs, value.shape, value.dtype), value)
+                    self.reached.setdefault(inputs[k], MODEL)
+                elif inputs[k] in self.reached and local.state.grad and op.vjp and value.dtype.category >= 2:
+                    inputs[k] = self._stopped(inputs[k])  # what was cut off would have a gradient of the nodes
+        out = self.handle(self.node(op, tuple(inputs), attrs, value.shape, value.dtype), value)
         if local.state.grad and any(x.__class__ is not tuple and x._requires_grad for x in operands):
             edge = FrameEdge(self, op, attrs, value, layouts)
             attach_node(out, edge, op, tuple([x[0] if x.__class__ is tuple else x for x in operands]))
         return out
 
+    def _stopped(self, node: int) -> int:
+        """A node of this value that the gradients of the leaves do not reach."""
+        if not self.reached[node] & ~self.quiet:
+            self.cut(self.reached[node], self._why_cut(node))
+            return node
+        found = self.stills.get(node)
+        if found is None:
+            like = self.nodes[node]
+            found = self.stills[node] = self.node(STILL, (node,), (), like.shape, like.dtype)
+        return found
+
+    def as_operand(self, x: Any) -> Any:
+        """An operand of a function with a gradient of its own, whose operations are recorded without history: gradients of these end where that one
+        ends, at what is cut off."""
+        if x is None or x._requires_grad or x._layout.dtype.category < 2:
+            return x
+        node = self.of(x) if self._leaves(x) else -1
+        stopped = self._stopped(node) if node in self.reached else node
+        return x if stopped == node else self.handle(stopped, dense_of(x._layout))
+
+    def as_written(self, t: Tensor, value: Tensor, differentiable: bool) -> Tensor:
+        """What is written to `t` in place. Other handles of its memory may have gradients, which would go through what is written without any."""
+        shared = t._requires_grad or t._views.__class__ is Silent or id(t._storage) in self.shared
+        if not differentiable:
+            if shared and t._storage.trace is self:
+                why = f"writes to a value of the graph without a gradient (no_grad, detach() or .data) at {_line(user_line())}"
+                self.cut(self.reached.get(t._storage.slot, 0), why)
+            return value
+        if not t._requires_grad and self._leaves(t):
+            self.cut(self._leaves(t), self._why_cut(self.of(t)))  # what is left of `t` would have a gradient of the nodes
+        written: Tensor = self.as_operand(value)
+        return written
+
     def by_formula(self, inputs: tuple[Tensor, ...], out: Tensor, backward: Callable[[Any], tuple[Any, ...]], straight: bool) -> Tensor:
+        for x in inputs if any(x._requires_grad for x in inputs) else ():
+            if not x._requires_grad and (leaves := self._leaves(x)):
+                self.cut(leaves, self._why_cut(self.of(x)))
         if straight:
             leaves = self.reached.get(self.of(out), 0)
             for x in inputs:
                 leaves |= self._leaves(x)
             self.cut(leaves, f"lets gradients pass where they are not those of its operations, at {_line(user_line())}")
         return out
+
+    def hooked(self, results: Iterable[Any]) -> None:
+        """Note that gradients of these results run hooks, which no program has."""
+        seen: set[int] = set()
+        ahead = [t._grad_fn if t._grad_fn is not None else t for t in results]
+        while ahead:
+            target = ahead.pop()
+            if target is None or id(target) in seen:
+                continue
+            seen.add(id(target))
+            if isinstance(target, Tensor):
+                if target._hooks:
+                    self.cut(self._leaves(target), "has a hook on a parameter or argument (register_hook)")
+                continue
+            if target.hooks or target.name() == BACKWARD_HOOK:
+                self.cut(EVERY, f"runs a hook in its backward pass, at {_line(target.line)}")
+            ahead.extend(target.next)
 
     def custom(self, cls: Any, args: tuple[Any, ...]) -> Any:
         if not cls.__module__.startswith("calque.") and any(getattr(a, "_requires_grad", False) for a in args):
@@ -362,6 +426,8 @@ class ExportFrame(Frame):
     def detached(self, t: Tensor) -> Tensor:
         if t._storage.trace is self or id(t._storage) in self.current or id(t._storage) in self.looks:
             self.detached_at[self.of(t)] = user_line()
+            if t._requires_grad:
+                self.shared.add(id(t._storage))
         return super().detached(t)
 
     def twin(self, storage: Storage) -> Storage:

@@ -15,7 +15,7 @@ from calque.base.layout import Layout, dense_layout
 from calque.exported import tree
 from calque.exported.counting import Counters
 from calque.exported.extents import Extents
-from calque.exported.frame import EVERY, MODEL, ExportFrame
+from calque.exported.frame import EVERY, MODEL, ExportFrame, bit_of
 from calque.exported.graph import ALL, PARAMETERS, Dim, Entry, Spec, Variant, broken, pruned
 from calque.exported.names import Reached, Restored
 from calque.ir.program import Node
@@ -240,7 +240,9 @@ def _recorded(
     symbols: dict[Any, Any] = {name: x * d.multiple for (name, d), x in zip(dims.items(), extents.free, strict=True)}
     with frame:
         given = []
-        for spec, (_, example) in zip(inputs, request.tensors, strict=True):
+        for number, (spec, (_, example)) in enumerate(zip(inputs, request.tensors, strict=True)):
+            if every and not example._requires_grad:
+                frame.quiet |= bit_of(number)
             view = dense_layout(tuple([symbols[s] if isinstance(s, str) else s for s in spec.shape]), spec.dtype)
             given.append(frame.argument(view, example._requires_grad or (every and spec.dtype.category >= 2)))
         for names in state.reached.names.values():
@@ -255,6 +257,7 @@ def _recorded(
         found: list[tuple[str, Any]] = []
         description = tree.describe(result, "", found)
         nodes = [frame.of(t) for _, t in found]
+        frame.hooked([t for _, t in found])
         return _traced(frame, state, extents, found, nodes, description, [spec.name for spec in inputs])
 
 
@@ -333,7 +336,7 @@ def _traced(frame: ExportFrame, state: State, extents: Extents, found: Any, node
     specs = tuple(
         Spec(name or "output", t._layout.dtype, tuple([repr(s) if isinstance(s, SymInt) else s for s in t._layout.shape])) for name, t in found
     )
-    names = {MODEL: PARAMETERS, EVERY: ALL} | {4 << k: name for k, name in enumerate(arguments)}
+    names = {MODEL: PARAMETERS, EVERY: ALL} | {bit_of(k): name for k, name in enumerate(arguments)}
     still = tuple([k for k, (_, t) in enumerate(found) if not t._requires_grad and t._layout.dtype.category >= 2])
     return Traced(variant, specs, description, any(t._requires_grad for _, t in found), {names[bit]: why for bit, why in frame.cuts.items()}, still)
 

@@ -55,6 +55,8 @@ def with_gradient(
     if not state.grad or not wanted:
         values = _values(forward, inputs)
         return values if every else values[0] if count == 1 else values[:count]
+    if state.trace.exports:
+        inputs = tuple(map(state.trace.as_operand, inputs))
     state.grad = False
     try:
         values = _values(forward, inputs)

@@ -10,6 +10,7 @@ from typing import Any
 from calque.base.errors import AutogradError, DTypeError
 from calque.base.text import described, function_name, type_name
 from calque.functional.common import is_tensor
+from calque.observe.source import user_line
 from calque.record.recorder import local
 from calque.tensor import Tensor, function_node, output_nodes, wrap
 
@@ -79,6 +80,7 @@ NOTHING_MORE: frozenset[str] = frozenset()
 def _identity(label: str, tensors: list[Tensor], backward: Any) -> list[Tensor]:
     """Handles on the same values behind one graph node; `backward(grads) -> grads`."""
     node = function_node(label, tuple(tensors), tuple(t._layout for t in tensors), lambda node, grads: backward(grads))
+    node.where = user_line()
     outs = []
     for t, target in zip(tensors, output_nodes(node, len(tensors)), strict=True):
         out = wrap(t._storage, t._layout)
@@ -88,6 +90,7 @@ def _identity(label: str, tensors: list[Tensor], backward: Any) -> list[Tensor]:
     return outs
 
 
+BACKWARD_HOOK = "BackwardHookFunctionBackward"  # the name of the nodes of `BackwardHooks`
 EVERYWHERE: dict[str, HookDict] = {}  # hooks of all modules, by the same names as those of one
 
 
@@ -119,7 +122,7 @@ class BackwardHooks:
         if not local.state.grad or not any(items[i]._requires_grad for i in tensors):
             return args
         self.has_inputs = True
-        for i, out in zip(tensors, _identity("BackwardHookFunctionBackward", [items[i] for i in tensors], self._on_inputs), strict=True):
+        for i, out in zip(tensors, _identity(BACKWARD_HOOK, [items[i] for i in tensors], self._on_inputs), strict=True):
             items[i] = out
         return tuple(items)
 
@@ -129,7 +132,7 @@ class BackwardHooks:
         if not local.state.grad or not any(items[i]._requires_grad for i in tensors):
             return result
         self.output_count, self.output_positions = len(items), tensors
-        for i, out in zip(tensors, _identity("BackwardHookFunctionBackward", [items[i] for i in tensors], self._on_outputs), strict=True):
+        for i, out in zip(tensors, _identity(BACKWARD_HOOK, [items[i] for i in tensors], self._on_outputs), strict=True):
             items[i] = out
         if not isinstance(result, (tuple, list)):
             return items[0]

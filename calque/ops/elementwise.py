@@ -10,7 +10,7 @@ import numpy as np
 
 from calque.base.dtypes import DType, bool_, dtype_by_name
 from calque.ops import bodies
-from calque.ops.forward import linear
+from calque.ops.forward import flat, linear
 from calque.ops.opdef import Attrs, OpDef, Sample, Vjp, register
 from calque.ops.rules import UNARY_SHAPES, Array, any_dtype, comparison, integral, numeric, same_shape, unary
 
@@ -245,6 +245,11 @@ unary(
     lambda s, x: x, lambda x: x.copy(), Vjp(lambda F, g, c: c.link(g, 0)), dtype=any_dtype("kink"),
     complex="direct",
     exact=True, identity=True,
+)  # fmt: skip
+unary(
+    "still", "x itself, which no gradient reaches: in exported programs, where a gradient of the function ends.",
+    lambda s, x: x, lambda x: x.copy(), None, dtype=any_dtype("still"), jvp=flat,
+    complex="direct", exact=True, identity=True,
 )  # fmt: skip
 
 

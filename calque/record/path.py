@@ -90,6 +90,7 @@ class Trace:
     __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks", "ran", "recorded")
     eager = False  # whether operations are computed where they are written (see `novel.py`)
     transforms = False  # whether they are those of a function that is transformed
+    exports = False  # whether they become a program, whose gradients are those of its operations
 
     def __init__(self, root: Edge) -> None:
         self.cur = root

@@ -91,6 +91,16 @@ def test_gradients_exactly_at_kinks(name: str) -> None:
     assert_passes_agree(lambda T, x, w: KINKS[name](T, x) * w)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+@pytest.mark.parametrize("name", ["elu", "elu_", "celu", "selu", "softplus", "logsigmoid"])  # of a slope PyTorch's two modes take two sides
+def test_forward_mode_exactly_at_kinks(name: str) -> None:
+    found = []
+    for T in (calque, torch):
+        x = T.tensor([0.0, -0.0, 1.5, -1.0, 0.5], dtype=T.float64)
+        found.append(np.asarray(T.func.jvp(lambda x, T=T: KINKS.get(name, lambda T, x: F(T).logsigmoid(x))(T, x), (x,), (T.ones_like(x),))[1]))
+    np.testing.assert_allclose(*found, rtol=1e-12)
+
+
 def test_gradients_of_learned_slopes_at_zero() -> None:
     assert_passes_agree(lambda T, x, w: F(T).prelu(x, w.sum().reshape(1)))
     assert_passes_agree(lambda T, x, w: F(T).prelu(x.reshape(1, 5, 1), w))

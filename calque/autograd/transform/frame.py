@@ -51,6 +51,7 @@ class Frame:
     scalars = property(lambda self: (), _ignored)
     ran = None
     eager, transforms = False, True
+    exports = property(lambda self: self.outer is not None and self.outer.exports)
 
     def __init__(self) -> None:
         self.outer: Any = None  # the trace or frame of the level below
@@ -104,6 +105,14 @@ class Frame:
     def history(self, grad: bool) -> bool:
         """Whether the level below records history while this one does or does not."""
         return grad and self.grad
+
+    def as_operand(self, x: Any) -> Any:
+        """An operand of a function with a gradient of its own; see the frame of exports."""
+        return x
+
+    def as_written(self, t: Any, value: Any, differentiable: bool) -> Any:
+        """What is written to `t` in place; see the frame of exports."""
+        return value
 
     def mine(self, x: Any) -> bool:
         """Whether an operand is a value of this frame."""

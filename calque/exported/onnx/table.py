@@ -267,7 +267,7 @@ TABLE: dict[str, Maker] = {
     "log1p": _in_double(lambda b, x: b.add("Log", b.add("Add", x, _one(b)))),
     "log2": _in_double(lambda b, x: b.add("Div", b.add("Log", x), b.scalar(log(2.0), float64))), "trunc": _trunc,
     "logical_not": lambda b, node, x, given: b.add("Not", x[0] if given[0].dtype is bool_ else b.add("Cast", x[0], to=9)),
-    "copy": lambda b, node, x, _: x[0], "kink": lambda b, node, x, _: x[0], "cast": _cast, "constant": _constant, "full": _full, "iota": _iota,
+    **dict.fromkeys(("copy", "kink", "still"), lambda b, node, x, _: x[0]), "cast": _cast, "constant": _constant, "full": _full, "iota": _iota,
     "view": _view, "update": _update("none"), "update_add": _update("add"), "cat": lambda b, node, x, _: b.add("Concat", *x, axis=node.attrs[0]),
     "any": _reduce("ReduceMax", "int32"), "all": _reduce("ReduceMin", "int32"), "argmax": _position("ArgMax"), "argmin": _position("ArgMin"),
     "index_select": lambda b, node, x, _: b.add("Gather", *x, axis=node.attrs[0]),

@@ -93,7 +93,9 @@ def _exponential(op: str, input: Tensor, factor: float, rate: float, slope: floa
         return below if rate == 1.0 else below * rate
 
     def forward(x: Tensor) -> Tensor:
-        return choose(T.le(x, 0.0), T.expm1(limited(x)) * factor, x if slope == 1.0 else x * slope, x._layout.dtype)
+        below = choose(T.gt(x, 0.0), 0.0, x, x._layout.dtype)  # derived at 0 as well, by forward mode and exports
+        below = below if rate == 1.0 else below * rate
+        return choose(T.le(x, 0.0), T.expm1(below) * factor, x if slope == 1.0 else x * slope, x._layout.dtype)
 
     def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
         x = wide(saved.inputs[0])
@@ -279,11 +281,16 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 def logsigmoid(input: Tensor) -> Tensor:
     """log(sigmoid(x)), computed stably."""
 
+    def forward(x: Tensor) -> Tensor:
+        below = T.lt(x, 0.0)  # one side for both parts, so that the derivative of these operations at 0 is 1/2: forward mode and exports take it
+        low, far = choose(below, x, 0.0, x._layout.dtype), choose(below, x, -x, x._layout.dtype)
+        return low - T.log1p(T.exp(far))
+
     def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
         return (cast(wide(g) * T.sigmoid(-wide(saved.inputs[0])), g._layout.dtype),)
 
     return with_gradient(  # type: ignore[no-any-return]
-        "LogSigmoidBackward0", lambda x: (_once(lambda w: -_relu(-w) - T.log1p(T.exp(-T.abs(w))), x),), backward, (row_major(input),)
+        "LogSigmoidBackward0", lambda x: (_once(forward, x),), backward, (row_major(input),)
     )
 
 

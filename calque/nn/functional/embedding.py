@@ -131,6 +131,10 @@ def embedding(
     if skip is None and not scale_grad_by_freq:
         return record(SELECT_ROWS, (weight, index), (0,))
 
+    def forward(w: Tensor) -> tuple[Any, ...]:
+        chosen = record(SELECT_ROWS, (w, index), (0,))
+        return (_for_export(w, index, chosen, skip, scale_grad_by_freq) if state.trace.exports else chosen,)
+
     def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
         kind = g._layout.dtype
         if skip is not None:
@@ -141,7 +145,17 @@ def embedding(
             g = g / T.unsqueeze(record(SELECT_ROWS, (counts, index), (0,)), -1)
         return (prim("index_add", constant(0.0, kind, tuple(weight._layout.shape)), index, g, 0),)
 
-    return with_gradient("EmbeddingBackward0", lambda w: (record(SELECT_ROWS, (w, index), (0,)),), backward, (weight,))  # type: ignore[no-any-return]
+    return with_gradient("EmbeddingBackward0", forward, backward, (weight,))  # type: ignore[no-any-return]
+
+
+def _for_export(weight: Tensor, index: Tensor, chosen: Tensor, skip: int | None, by_frequency: bool) -> Tensor:
+    """The rows as operations whose own gradients are those of `embedding`: a program has no others. Where there are none, training it is refused."""
+    trace: Any = local.state.trace
+    if by_frequency:
+        trace.by_formula((weight,), chosen, None, True)
+    if skip is None:
+        return chosen
+    return choose(T.unsqueeze(T.eq(index, skip), -1), prim("still", chosen), chosen, chosen._layout.dtype)
 
 
 def _named_rows(weight: Tensor, index: Tensor, skip: int | None) -> Tensor:
