@@ -94,6 +94,19 @@ def pixels(pic: Any) -> Any:
     return values[:, :, None] if values.ndim == 2 else values
 
 
+def image_like(pic: Any, values: Any) -> Any:
+    """Pixels (H, W, C), as `pixels` gives them, as an image of Pillow's of the mode of another one, and with its palette."""
+    made = pillow("pad")
+    if pic.mode == "1":
+        return made.fromarray(255 * (values[:, :, 0] > 0).astype(np.uint8)).convert("1")
+    kind = np.uint16 if pic.mode.startswith("I;16") else values.dtype
+    planes = [made.fromarray(np.ascontiguousarray(values[:, :, c]).astype(kind)) for c in range(values.shape[2])]
+    found = planes[0] if len(planes) == 1 else made.merge(pic.mode, planes)
+    if pic.mode == "P":
+        found.putpalette(pic.getpalette())
+    return found
+
+
 def pil_to_tensor(pic: Any) -> Tensor:
     """An image of Pillow's as a tensor (C, H, W) of the same numbers."""
     if not is_pil(pic):

@@ -230,3 +230,25 @@ def test_mixed_batches_have_the_labels_of_their_pixels(kind: Any) -> None:
         kind()(images, labels)
     with pytest.raises(ValueError, match="expected alpha above 0"):
         kind(alpha=0.0)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA", "CMYK", "I;16", "I", "F"])
+@pytest.mark.parametrize("kind", ["constant", "edge", "reflect"])
+def test_padded_images_of_pillow_stay_what_they_are(mode: str, kind: str) -> None:
+    Image = pytest.importorskip("PIL.Image")
+    values = np.random.default_rng(3).integers(0, 256, (6, 5, 3)).astype(np.uint8)
+    image = Image.fromarray(values[..., 0].astype(np.uint16) * 200) if mode == "I;16" else Image.fromarray(values).convert(mode)
+    padded = transforms.functional.pad(image, [2, 1, 0, 1], padding_mode=kind)
+    assert (padded.mode, padded.size) == (mode, (7, 8))
+    back = padded.crop((2, 1, 7, 7))
+    assert back.tobytes() == image.tobytes() and back.getpalette() == image.getpalette()
+    assert transforms.CenterCrop(9)(image).mode == mode
+
+
+@pytest.mark.parametrize("mode", ["I", "F", "I;16", "RGBA", "LA"])
+def test_light_of_images_that_would_lose_something_is_refused(mode: str) -> None:
+    Image = pytest.importorskip("PIL.Image")
+    image = Image.fromarray(np.zeros((4, 4), np.uint16)) if mode == "I;16" else Image.new(mode, (4, 4))
+    for change in (transforms.RandomLighting(p=1.0), transforms.RandomReflection(p=1.0)):
+        with pytest.raises(TypeError, match=f"colours of 8 bits and nothing transparent, got mode {mode}; use to_tensor"):
+            change(image)

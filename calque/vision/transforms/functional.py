@@ -32,6 +32,7 @@ from calque.vision.images import (
     get_dimensions,
     get_image_num_channels,
     get_image_size,
+    image_like,
     is_tensor_image,
     mode_of,
     pil_to_tensor,
@@ -193,7 +194,7 @@ def pad(img: Any, padding: int | Sequence[int], fill: float | Sequence[float] = 
             out = np.stack(planes, 2)
         else:
             out = np.pad(values, (*widths, (0, 0)), mode=modes[padding_mode])
-        return pillow("pad").fromarray(out[:, :, 0] if out.shape[2] == 1 else out)
+        return image_like(img, out)
     if padding_mode == "constant" and isinstance(fill, (tuple, list)):
         if len(set(fill)) != 1:
             raise ArgumentError("[pad] expected one number as fill for a Tensor, got several; use an image of Pillow's")

@@ -56,6 +56,11 @@ def _gains(kelvin: float) -> Any:
 
 def _with_colours(op: str, img: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """An image after a change of its linear red, green and blue (..., 3, H, W), or grey; the kind of image stays."""
+    if not is_tensor_image(op, img) and img.mode not in ("1", "L", "P", "RGB", "CMYK", "YCbCr", "HSV", "LAB"):
+        raise DTypeError(  # Pillow would cut values off at 255, or drop how transparent they are
+            f"[{op}] expected an image of Pillow's with colours of 8 bits and nothing transparent, got mode {img.mode}; use to_tensor, or "
+            "convert('RGB')"
+        )
     tensor = img if is_tensor_image(op, img) else F.pil_to_tensor(img if img.mode in ("L", "RGB") else img.convert("RGB"))
     check_colours(op, tensor)
     if not tensor.dtype.is_floating_point and tensor.dtype is not dt.uint8:
