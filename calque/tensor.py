@@ -16,7 +16,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.attached import Attached
 from calque.base.cache import Cache
-from calque.base.device import CPU, META
+from calque.base.device import CPU, META, InUse
 from calque.base.errors import DeviceError, NotDense
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.native import hastened, hot, not_floating
@@ -31,6 +31,7 @@ from calque.record.numbers import BAKED, in_float, scalar_tag
 from calque.record.outputs import stored
 from calque.record.path import Edge
 from calque.record.recorder import Storage, Trace, grow, grow_constant, local, view_slot
+from calque.report.devices import look_for_padding
 from calque.report.history import watch
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array, raise_pending
@@ -572,6 +573,8 @@ def read(t: Tensor, reason: str = "read") -> np.ndarray[Any, Any]:
     buffer = realise(t, reason)
     flat = buffer.readable()
     raise_pending()
+    if InUse.elsewhere:
+        look_for_padding(buffer.array, t._layout, reason)
     return strided(flat, t._layout)
 
 

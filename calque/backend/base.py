@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calque.base.dtypes import DType
+from calque.base.layout import Layout
 from calque.base.shapes import Shape
 from calque.ir.program import Program
 from calque.kernel.schedule import Schedule
@@ -286,6 +287,10 @@ class DeviceBackend(ABC):
     @abstractmethod
     def put(self, array: Any, index: int) -> Any:
         """A value with the contents of a flat array: of the host, which nobody writes to afterwards, or of another device of this backend."""
+
+    def padded(self, value: Any, view: Layout) -> bool:
+        """Whether a view of a value shows elements that only fill a batch (`calque.xla.buckets`)."""
+        return False
 
     @abstractmethod
     def synchronize(self, index: int) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.base.config import MOST_DEVICES, settings
-from calque.base.device import Device, known
-from calque.base.errors import DeviceError
+from calque.base.device import BACKENDS, Device, backend_of, known
+from calque.base.errors import ArgumentError, DeviceError
+from calque.base.layout import Layout
 from calque.base.text import shown
 from calque.observe import events
 from calque.observe.source import user_line
@@ -19,6 +20,8 @@ from calque.run.dispatch import remember, wait_for_queues
 from calque.run.engine import Queue, Task
 
 _HOST: list[Queue] = []
+SHOWN = {"read", "numpy", "print", "save", "pickle", "item", "tolist", "bool", "index", "detect_anomaly"}
+"""Reasons of reads by which values are only shown. All others are names of functions that compute with them on the host."""
 
 
 def set_logical_devices(count: int) -> None:
@@ -121,3 +124,13 @@ def call_on_host(function: Callable[..., Any], buffers: list[Buffer], views: Cal
     task.hold(inputs)
     _HOST[0].submit(task, inputs)
     return Callback(task)
+
+
+def look_for_padding(value: Any, view: Layout, reason: str) -> None:
+    """Refuse that the host computes with elements that are there only to fill a batch: what it gives would not say which they are."""
+    kind = view.device.type
+    if reason not in SHOWN and kind in BACKENDS and backend_of(kind).padded(value, view):
+        raise ArgumentError(
+            f"[{reason}] expected operands without padding, because the host computes it, got padding, at {user_line() or 'an unknown line'}; "
+            "compute it on batches that are not padded"
+        )

@@ -160,6 +160,16 @@ def test_what_padding_would_change_is_refused(device: Any) -> None:
         with pytest.raises(ArgumentError, match=r"\[\w+\] expected .*padding.*recorded at .*test_buckets.py:\d+; mask it first") as caught:
             print(call().sum(0).cpu() if name == "argsort" else call().cpu())
         assert name in str(caught.value) or name in ("sum", "view", "amax"), (name, caught.value)
+    squares = fit.pad(calque.eye(6).repeat(3, 1, 1), "batch")
+    on_the_host: list[tuple[str, Callable[[], Any]]] = [
+        ("inv", lambda: calque.linalg.inv(squares)), ("svd", lambda: calque.linalg.svdvals(x)), ("cholesky", lambda: calque.linalg.cholesky(squares)),
+        ("nonzero", lambda: x.nonzero()), ("masked_select", lambda: x.masked_select(x > 0)), ("unique", lambda: x.unique()),
+        ("det", lambda: calque.linalg.det(squares * 2)),
+    ]
+    for name, call in on_the_host:
+        with pytest.raises(ArgumentError, match=rf"\[\w*{name}\w*\] expected operands without padding.*test_buckets.py:\d+; compute it"):
+            call()
+    assert calque.allclose(calque.linalg.inv(squares[:3] * 2).cpu(), calque.eye(6) / 2)  # a view of what is valid
     assert norm.running_mean.tolist() == [0.0] * 6  # state is as it was before
     assert norm.eval()(x.flatten(0, 1)).shape == (32, 6)
     assert fit.sum(x).item() == pytest.approx(float(fit.cut(x, "batch", "length").sum()), rel=1e-5)

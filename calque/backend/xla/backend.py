@@ -22,7 +22,9 @@ from calque.base.config import settings
 from calque.base.dtypes import DType, from_numpy_dtype
 from calque.base.errors import DeviceError, MissingExtraError, OutOfMemoryError
 from calque.base.extras import need, there
+from calque.base.layout import Layout
 from calque.ir.program import Program
+from calque.ops.movement import strided
 
 Value = Any
 PLUGINS = {"cuda": ("jax_cuda13_plugin", "jax_cuda12_plugin"), "tpu": ("libtpu",)}
@@ -180,6 +182,15 @@ class JaxBackend(DeviceBackend):
         """Remember that elements of a value are padding: their kinds (see `padding.py`), in a shape."""
         key = id(value)
         self._padded[key] = weakref.ref(value, lambda _: self._padded.pop(key, None)), kinds, tuple(shape)
+
+    def padded(self, value: Value, view: Layout) -> bool:
+        """Whether a view of a value shows elements of padding."""
+        _, kinds, known = self._padded.get(id(value), (None, None, ()))
+        if kinds is None:
+            return False
+        flat = np.ascontiguousarray(whole_kinds(kinds, known)).reshape(-1)
+        same = view.dtype.itemsize * flat.size == value.nbytes  # not other numbers made of the same bytes
+        return bool((strided(flat, tuple(view.shape), view.strides, view.offset) if same else flat).any())
 
     def padding(self, values: Sequence[Value], shapes: Sequence[Any]) -> list[Kinds] | None:
         """What the elements of values are; None if there is no padding in any."""
