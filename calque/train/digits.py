@@ -21,6 +21,7 @@ from calque.data import DataLoader
 from calque.monitor import SummaryWriter
 from calque.nn import functional as F
 from calque.train.digits_data import PIXEL_MEAN, PIXEL_STD, Digits, load_digits, split
+from calque.train.ranks import require_one_process
 from calque.train.report import draw_report
 from calque.train.trainer import Trainer
 
@@ -179,6 +180,7 @@ def accuracy(logits: Any, labels: Any) -> Any:
 
 def main(config: Config, out: Path, resume: str | None, quiet: bool = False) -> int:
     """Run the job; exit code 0, or 130 after Ctrl-C."""
+    require_one_process()
     job = Job(config, out, quiet)
     if resume is not None:
         job.resume(resume)

@@ -19,6 +19,7 @@ from calque.io.write import write_whole
 from calque.nn import functional as F
 from calque.train.checkpoints import Checkpoints
 from calque.train.product import ABOUT, PROGRAM, Product, figures_of, figures_text
+from calque.train.ranks import require_one_process
 from calque.train.recipe import IMAGE_MODELS, RECIPE_NAME, TABLE_MODELS, Recipe, write_recipe
 from calque.train.sources import PARTS, Source, normalized, read_source
 from calque.train.trainer import Trainer
@@ -257,6 +258,7 @@ def write_text(path: Path, text: str) -> None:
 
 def run(recipe: Recipe, resume: bool = False, restart: bool = False, quiet: bool = False, again: str = "") -> int:
     """Train, test, export; exit code 0, or 130 after Ctrl-C. again: the command that goes on with it."""
+    require_one_process()
     folder = recipe.folder
     if not resume and not restart and (folder / "index.json").exists():
         raise CheckpointError(f"[train] expected a folder without a run, got {folder}; --resume goes on with it, --restart begins anew")

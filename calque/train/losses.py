@@ -19,14 +19,17 @@ class LossLog:
     Lines that cannot be written (a full disk) stay in memory and are tried again with the next one, so the file is whole once there is room.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path | None) -> None:
+        """`path`: None keeps nothing, on a rank that writes no files."""
+        self.path: Any = path
         self._waiting: list[bytes] = []
         self._unsafe: list[bytes] = []  # a power failure may take them: all since the last fsync, those that wait included
         self._warned = False
 
     def append(self, epoch: int, step: int, loss: float) -> None:
         """Write the line of a step."""
+        if self.path is None:
+            return
         line = (json.dumps({"epoch": epoch, "step": step, "loss": loss}) + "\n").encode()
         self._waiting.append(line)
         self._unsafe.append(line)
@@ -38,7 +41,7 @@ class LossLog:
 
     def write(self, durable: bool = False) -> None:
         """Write what is waiting; `durable`: so that it survives a power failure, which a checkpoint of later steps relies on."""
-        if not self._waiting and not durable:
+        if self.path is None or (not self._waiting and not durable):
             return
         text = b"".join(self._waiting)
         try:
@@ -62,6 +65,8 @@ class LossLog:
 
     def trim(self, epoch: int, step: int, unsafe: Sequence[str] = ()) -> None:
         """Drop the lines of steps that will be done again; write those that were `unsafe` when the checkpoint was made."""
+        if self.path is None:
+            return
         lines_of = [line.encode() for line in unsafe]
         self._waiting, self._unsafe = list(lines_of), list(lines_of)
         for line in lines_of[:1]:

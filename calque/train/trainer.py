@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import random
 import signal
 import sys
 import time
@@ -21,10 +20,12 @@ from calque import nn
 from calque.base.config import settings
 from calque.base.errors import ArgumentError, CheckpointError, DTypeError, NonFiniteError
 from calque.base.text import shown, type_name
-from calque.monitor import AverageMeter, ProgressBar
+from calque.monitor import AverageMeter, Logger, ProgressBar
 from calque.observe.source import warn_user
 from calque.train.checkpoints import Checkpoints
 from calque.train.losses import LossLog
+from calque.train.ranks import Ranks
+from calque.train.streams import set_streams, streams
 
 MOST_REPLAYED = 2000  # steps that are done again to find where a NaN came from
 
@@ -82,6 +83,9 @@ class Trainer:
     of `calque.monitor` (they are such functions), or a list of them. quiet: prints nothing. wait: False writes checkpoints in another thread while
     training goes on. config: options of yours, kept in checkpoints; one with others is refused.
 
+    In a job (`calque launch -n 2`) every rank computes its samples of each batch, `model` becomes a DistributedDataParallel (the module itself is its
+    `.module`), and the run is that of one process; the first rank writes the files and calls the loggers, all ranks call other functions.
+
     A loss that is NaN or infinite ends training with NonFiniteError, which names the operation and its line: the step is done once more in checked
     mode, from the last checkpoint. A checkpoint that cannot be written (a full disk) is a warning; training goes on.
 
@@ -114,14 +118,16 @@ class Trainer:
         for name, word, words in (("schedule", schedule, ("epoch", "step")), ("amp", amp, (None, "bfloat16", "float16"))):
             if word not in words:
                 raise ArgumentError(f"[Trainer] expected {name} to be one of {words}, got {shown(word)}")
-        self.model, self.optimizer, self.loss_fn, self.scheduler, self.schedule = model, optimizer, loss_fn, scheduler, schedule
+        self.ranks = Ranks()
+        self.model, self.optimizer, self.loss_fn, self.scheduler, self.schedule = self.ranks.wrapped(model), optimizer, loss_fn, scheduler, schedule
         self.accumulate, self.max_norm, self.amp, self.metrics = accumulate, max_norm, amp, dict(metrics or {})
-        self.monitor, self.mode, self.patience, self.save_every, self.on_epoch, self.quiet = monitor, mode, patience, save_every, on_epoch, quiet
+        self.monitor, self.mode, self.patience, self.save_every, self.on_epoch = monitor, mode, patience, save_every, on_epoch
+        self.quiet = quiet or not self.ranks.first
         self.scaler = calque.amp.GradScaler("cpu") if amp == "float16" else None
         self.checkpoints = Checkpoints(folder, keep, monitor or "loss", mode)
         self.config, self.wait = dict(config or {}), wait
         self.losses = Path(folder) / "losses.jsonl"
-        self._log = LossLog(self.losses)
+        self._log = LossLog(self.losses if self.ranks.first else None)
         self.epoch = self.step = self.updates = 0  # whole epochs; updates in this one; updates in all
         self.history: list[dict[str, float]] = []
         self.stopped = ""  # why training is over before its last epoch
@@ -131,6 +137,8 @@ class Trainer:
         self._loaded = False  # whether this state came from a checkpoint
         self._drained = False  # whether this epoch has no more batches: a loader whose pass is over would begin another one
         self._unread: tuple[int, Any] | None = None
+        self._signals, self._asked = _Signals(), 0  # of this process, and the one that asks any of the ranks to end
+        self._loader: Any = None  # of the epoch that runs
         self._passes = 0  # backward passes of this object
         self._kept = False  # whether gradients that stay were told of
 
@@ -146,18 +154,24 @@ class Trainer:
             return self.loss_fn(outputs, targets), outputs, targets
 
     def _update(self, group: list[Any]) -> Any:
-        """One update with some batches, and the mean loss of their samples. Each weighs as much as it has samples: together they are one batch."""
-        sizes = [len(batch[-1]) if isinstance(batch, list | tuple) else 1 for batch in group]
+        """One update with some batches, and what `_look` reads of it: the mean loss of their samples. Each weighs as much as it has samples: together
+        they are one batch."""
+        sizes = self.ranks.sizes(self._loader, self.step * self.accumulate, group)
         total, mean = sum(sizes), None
         self.optimizer.zero_grad()
+        if self.ranks.size > 1:
+            self.model.set_weight(total)
         if self._passes and self.step < 2:  # once an epoch: parameters may be thawed between two
             self._look_for_kept()
         self._passes += len(group)
-        for batch, size in zip(group, sizes):
-            loss, outputs, targets = self.forward(batch)
-            part = loss if len(group) == 1 else loss * (size / total)
-            (self.scaler.scale(part) if self.scaler is not None else part).backward()
+        for number, (batch, size) in enumerate(zip(group, sizes), 1):
+            with self.ranks.apart(self.model, number == len(group)):
+                loss, outputs, targets = self.forward(batch)
+                part = loss if len(group) == 1 else loss * (size / max(total, 1))
+                (self.scaler.scale(part) if self.scaler is not None else part).backward()
             mean = part.detach() if mean is None else mean + part.detach()
+            if not size:
+                continue
             with calque.no_grad():
                 for name, metric in self.metrics.items():
                     self.meters[name].update(metric(outputs.detach(), targets), n=size)
@@ -172,10 +186,11 @@ class Trainer:
             self.optimizer.step()
         if self.scheduler is not None and self.schedule == "step":
             self.scheduler.step()
-        self.meters["loss"].update(mean, n=total)
+        if total:
+            self.meters["loss"].update(mean, n=total)
         self.step += 1
         self.updates += 1
-        return mean
+        return self.ranks.told(mean, total, self._signals.asked)
 
     def _look_for_kept(self) -> None:
         """Warn once of gradients that `zero_grad` has left: each update would add to those of the updates before.
@@ -206,7 +221,8 @@ class Trainer:
         self.monitor = self.monitor or ("val_loss" if validation is not None else "loss")
         self.checkpoints.metric, self._epochs = self.monitor, epochs
         self._stop_early()
-        if self.checkpoints.last is None:
+        loader, validation = self.ranks.share(loader), None if validation is None else self.ranks.share(validation)
+        if not self.ranks.agreed(self.checkpoints.last is not None):
             self.save()
         elif self._fresh:
             raise CheckpointError(
@@ -215,38 +231,42 @@ class Trainer:
                 "choose another folder"
             )
         self._fresh = False
-        with _Signals() as signals:
+        with _Signals() as self._signals:
             while self.epoch < epochs and not self.stopped:
                 started = time.perf_counter()
-                self._epoch(loader, signals, epochs)
+                self._epoch(loader, epochs)
                 figures = self._figures(validation)
                 self._print(figures, time.perf_counter() - started)
-                self._end(signals)
+                if self.ranks.size == 1:
+                    self._asked = self._signals.asked
+                self._end()
+        self.checkpoints.entries = self.ranks.agreed(self.checkpoints.entries)
         return self.history
 
-    @staticmethod
-    def _end(signals: _Signals) -> None:
+    def _end(self) -> None:
         """End if a signal has asked for it."""
-        if signals.asked:
-            raise KeyboardInterrupt if signals.asked == signal.SIGINT else Stopped(signals.asked)
+        asked, self._asked = self._asked, 0
+        if asked:
+            raise KeyboardInterrupt if asked == signal.SIGINT else Stopped(asked)
 
-    def _epoch(self, loader: Any, signals: _Signals, epochs: int) -> None:
+    def _epoch(self, loader: Any, epochs: int) -> None:
+        self._loader = loader
         self.model.train()
         total = -(-len(loader) // self.accumulate) if hasattr(loader, "__len__") else None
         batches = self._batches(loader)
         with ProgressBar(total, f"epoch {self.epoch + 1}/{epochs}", initial=self.step, disable=self.quiet) as bar:
             while group := list(islice(batches, self.accumulate)):
-                loss = self._update(group)
+                told = self._update(group)
                 self._look(loader)
-                self._unread = (self.step - 1, loss)
+                self._unread = (self.step - 1, told)
                 bar.update(1)
                 self._drained = len(group) < self.accumulate
                 due = self.save_every is not None and self.updates % self.save_every == 0
-                if due or signals.asked:
+                if due or self._asked:
                     self._look(loader)
                     self._loader_state = loader.state_dict() if hasattr(loader, "state_dict") else None
-                    self.save(last=bool(signals.asked))
-                self._end(signals)
+                    self.save(last=bool(self._asked))
+                self._end()
         self._look(loader)
         self._loader_state = loader.state_dict() if hasattr(loader, "state_dict") else None  # its own generator goes on from there
         self._drained = False
@@ -254,38 +274,41 @@ class Trainer:
     def _batches(self, loader: Any) -> Iterator[Any]:
         """The batches of this epoch that are left."""
         if self.step == 0:
-            sampler: Any = getattr(loader, "sampler", None)
+            sampler: Any = self.ranks.sampler(loader)
             if hasattr(sampler, "set_epoch") and not hasattr(sampler, "state_dict"):
                 sampler.set_epoch(self.epoch)
             if self._loader_state is not None and self._loaded:
                 loader.load_state_dict(self._loader_state)
             self._loaded = False
-            return iter(loader)
+            return self.ranks.begin(loader)
         if self._drained:
             return iter(())
         if self._loader_state is not None:
             loader.load_state_dict(self._loader_state)
             return iter(loader)
-        streams = _streams()
+        before = streams()
         batches = iter(loader)
         for _ in islice(batches, self.step * self.accumulate):
             pass
-        _set_streams(streams)
+        set_streams(before)
         return batches
 
     def _look(self, loader: Any) -> None:
-        """Read the loss of the update before: it is there by now, so nobody waits."""
+        """Read what is told of the update before: it is there by now, so nobody waits."""
+        if self.ranks.size == 1:
+            self._asked = self._signals.asked
         if self._unread is None:
             return
-        (step, loss), self._unread = self._unread, None
-        value = float(loss.item())
+        (step, told), self._unread = self._unread, None
+        value, others = self.ranks.read(told)
+        self._asked = self._asked or others
         if not math.isfinite(value):
             self._not_finite(step, value, loader)
         self._log.append(self.epoch, step, value)
 
     def _figures(self, validation: Iterable[Any] | None) -> dict[str, float]:
         """Close an epoch: its figures, the scheduler, the checkpoint, and whether it goes on."""
-        figures: dict[str, float] = {"epoch": self.epoch + 1, **{name: meter.avg for name, meter in self.meters.items()}}
+        figures: dict[str, float] = {"epoch": self.epoch + 1, **self._averages(self.meters)}
         if validation is not None:
             figures |= {f"val_{name}": value for name, value in self.evaluate(validation).items()}
         if self.monitor not in figures:
@@ -298,9 +321,17 @@ class Trainer:
             meter.reset()
         self._stop_early()
         for follow in _listed(self.on_epoch):
-            follow(self, figures)
+            if self.ranks.first or not isinstance(follow, Logger):
+                follow(self, figures)
         self.save(figures[self.monitor], last=bool(self.stopped) or self.epoch >= self._epochs)
         return figures
+
+    def _averages(self, meters: dict[str, AverageMeter]) -> dict[str, float]:
+        """Over the samples of all ranks."""
+        if self.ranks.size == 1:
+            return {name: meter.avg for name, meter in meters.items()}
+        sums = self.ranks.total([number for meter in meters.values() for number in (meter.sum, meter.count)])
+        return {name: total / count if count else 0.0 for name, total, count in zip(meters, sums[::2], sums[1::2], strict=True)}
 
     def _stop_early(self) -> None:
         """Training is over if the last epochs were none better."""
@@ -312,18 +343,20 @@ class Trainer:
     def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
         """The mean loss and metrics over a loader, in evaluation mode. The model is in the mode it was in afterwards."""
         meters = {name: AverageMeter(name) for name in self.meters}
-        before = self.model.training
+        before, loader = self.model.training, self.ranks.share(loader)
         self.model.eval()
         try:
             with calque.no_grad():
-                for batch in loader:
+                for number, batch in enumerate(self.ranks.begin(loader)):
+                    if self.ranks.size > 1 and not self.ranks.sizes(loader, number, [batch])[0]:
+                        continue
                     loss, outputs, targets = self.forward(batch)
                     meters["loss"].update(loss, n=len(targets))
                     for name, metric in self.metrics.items():
                         meters[name].update(metric(outputs, targets), n=len(targets))
         finally:
             self.model.train(before)
-        return {name: meter.avg for name, meter in meters.items()}
+        return self._averages(meters)
 
     def _print(self, figures: dict[str, float], seconds: float) -> None:
         if not self.quiet:
@@ -334,13 +367,17 @@ class Trainer:
     # -------------------------------------------------------------------------------------------------------------- stopping and going on
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that training depends on, as data."""
+        """Everything that training depends on, as data; in a job all ranks have to call it."""
+        meters = {name: meter.state_dict() for name, meter in self.meters.items()}
+        if self.ranks.size > 1:
+            sums = self.ranks.total([number for meter in meters.values() for number in (meter["sum"], meter["count"])])
+            meters = {n: {**m, "sum": s, "count": int(c)} for (n, m), s, c in zip(meters.items(), sums[::2], sums[1::2], strict=True)}
         parts = {"scheduler": self.scheduler, "scaler": self.scaler}
         return {
             "version": 1, "epoch": self.epoch, "step": self.step, "updates": self.updates, "history": self.history, "stopped": self.stopped,
             "config": self.config, "drained": self._drained, "losses": self._log.unsafe(),
-            "model_state_dict": self.model.state_dict(), "optimizer_state_dict": self.optimizer.state_dict(), "loader": self._loader_state,
-            "meters": {name: meter.state_dict() for name, meter in self.meters.items()}, "streams": _streams(),
+            "model_state_dict": Ranks.inside(self.model).state_dict(), "optimizer_state_dict": self.optimizer.state_dict(),
+            "loader": self._loader_state, "meters": meters, "streams": streams() if self.ranks.size == 1 else self.ranks.all(streams()),
             **{f"{name}_state_dict": None if part is None else part.state_dict() for name, part in parts.items()},
         }  # fmt: skip
 
@@ -357,7 +394,7 @@ class Trainer:
             if (part is None) != (state[f"{name}_state_dict"] is None):
                 raise CheckpointError(f"[Trainer] expected a checkpoint {'with' if part is not None else 'without'} a {name}, as this Trainer; make "
                 f"it equal")
-        self.model.load_state_dict(state["model_state_dict"])
+        Ranks.inside(self.model).load_state_dict(state["model_state_dict"])
         self.optimizer.load_state_dict(state["optimizer_state_dict"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler_state_dict"])
@@ -366,8 +403,8 @@ class Trainer:
         self.epoch, self.step, self.updates = state["epoch"], state["step"], state["updates"]
         self.history, self.stopped, self._loader_state = list(state["history"]), "", state["loader"]
         for name, meter in self.meters.items():
-            meter.load_state_dict(state["meters"].get(name, {}))
-        _set_streams(state["streams"])
+            meter.load_state_dict(state["meters"].get(name, {}) if self.ranks.first else {})
+        self.ranks.take_up(state["streams"])
         self._drained, self._loaded = state["drained"], True
         self._unread, self._fresh = None, False
 
@@ -376,7 +413,10 @@ class Trainer:
         goes on."""
         keep = self.checkpoints
         self._log.write(durable=True)
-        for act in (keep.wait, lambda: keep.save(self.state_dict(), self.epoch, self.updates, value, self.wait), *([keep.wait] if last else [])):
+        state = self.state_dict()
+        if not self.ranks.first:
+            return
+        for act in (keep.wait, lambda: keep.save(state, self.epoch, self.updates, value, self.wait), *([keep.wait] if last else [])):
             try:
                 act()
             except CheckpointError as error:
@@ -385,18 +425,23 @@ class Trainer:
     def resume(self, path: str | os.PathLike[str] | None = None) -> bool:
         """Go on from the newest checkpoint of the folder that is whole, or from the one at `path`. False if the folder has none: the run begins anew,
         and the losses of one that has left no checkpoint (a full disk) are dropped."""
-        if path is None and self.checkpoints.last is None:
+        if path is None and not self.ranks.agreed(self.checkpoints.last is not None):
             self._log.trim(self.epoch, self.step)
             return False
-        state = self.checkpoints.load() if path is None else calque.load(path)
+        state = self._found(path)
         self.load_state_dict(state)
         self._log.trim(self.epoch, self.step, state.get("losses", []))
         return True
 
+    def _found(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """The checkpoint to go on from, which the first rank reads."""
+        return self.ranks.agreed((self.checkpoints.load() if path is None else calque.load(path)) if self.ranks.first else None)
+
     def clear(self) -> None:
         """Remove the checkpoints and the losses of an earlier run from the folder."""
-        self.checkpoints.clear()
-        self._log.clear()
+        if self.ranks.first:
+            self.checkpoints.clear()
+            self._log.clear()
 
     # -------------------------------------------------------------------------------------------------------------- a loss that is no number
 
@@ -406,14 +451,14 @@ class Trainer:
         text = f"[Trainer] expected a finite loss, got {value} in epoch {epoch + 1}, step {step}; "
         cause: BaseException | None = None
         try:
-            self.load_state_dict(self.checkpoints.load())
+            self.load_state_dict(self._found())
             if self.epoch != epoch or step - self.step > MOST_REPLAYED:
                 raise CheckpointError("the last checkpoint is too far away to do the steps again; save_every= brings it nearer")
             batches = self._batches(loader)
             while self.step < step:
                 self._update(list(islice(batches, self.accumulate)))
             settings.checked = True
-            self._update(list(islice(batches, self.accumulate))).item()
+            self.ranks.read(self._update(list(islice(batches, self.accumulate))))
             text += "done again it was finite: something in it is not reproducible; "
         except NonFiniteError as error:
             text += f"it comes from: {error}; "
@@ -424,15 +469,3 @@ class Trainer:
             settings.checked = False
         raise NonFiniteError(f"{text}the last good checkpoint is {last}; try a smaller learning rate, or look at the data of that step") from cause
 
-
-def _streams() -> dict[str, Any]:
-    """Where the streams of random numbers of the process stand."""
-    version, words, gauss = random.getstate()
-    return {"calque": calque.get_rng_state(), "python": [version, np.array(words, np.uint64), gauss], "numpy": np.random.get_state(legacy=False)}
-
-
-def _set_streams(streams: dict[str, Any]) -> None:
-    calque.set_rng_state(streams["calque"])
-    version, words, gauss = streams["python"]
-    random.setstate((version, tuple(int(word) for word in words), gauss))
-    np.random.set_state(streams["numpy"])
