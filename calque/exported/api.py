@@ -154,6 +154,11 @@ def _free(name: str, by_axis: Any, places: dict[str, int], tensors: list[Any], d
     for axis, free in by_axis.items():
         if not isinstance(axis, int) or not -ndim <= axis < ndim:
             raise ArgumentError(f"[export] expected an axis of {name}, which has {ndim} dims, in dynamic[{name!r}], got {shown(axis)}")
+        if isinstance(free, int) and not isinstance(free, bool) and free != tensors[number][1]._layout.shape[axis]:
+            raise ArgumentError(
+                f"[export] expected dynamic[{name!r}][{axis}] as a name, a Dim, or the size that {name} has there, "
+                f"{tensors[number][1]._layout.shape[axis]}, got {free}; a size that is no name stays fixed"
+            )
         if free is None or free == _STATIC or (isinstance(free, int) and not isinstance(free, bool)):
             continue
         if free is True or free == _AUTO:

@@ -111,7 +111,11 @@ class Exported(Module):
         sizes = entry.sizes(tensors)
         variant, attributes = entry.variant(sizes)
         state = self.__dict__["_state"]
-        held = [state[name][0][state[name][1]] for name in variant.reads]
+        held = [state[name][0].get(state[name][1]) for name in variant.reads]
+        for name, value, node in zip(variant.reads, held, variant.program.nodes[len(tensors) :], strict=False):
+            if value is None or value._layout.shape != node.shape:  # somebody has put another one in its place
+                got = "none" if value is None else f"shape {tuple(value._layout.shape)}"
+                raise ExportError(f"[{entry.name}] expected {name} of shape {node.shape}, as it was exported, got {got}; export the model anew")
         count = len(entry.outputs)
         why = entry.without(tensors, held) if entry.cuts and local.state.grad else ""
         if entry.grad and not why:

@@ -108,7 +108,10 @@ def _wheel(plan: Any, system: Target, target: str, files: Mapping[str, bytes]) -
 
 def _written(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
     """Each appears complete or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExportError(f"[compile] expected a folder that can be written, got {str(folder)!r}: {error.strerror}; choose another") from error
     for file, data in files.items():
         part = folder / f".{file}.{os.getpid()}.part"
         try:
@@ -175,6 +178,8 @@ def _linked(system: Target, name: str, folder: Path, library: str, code: bytes, 
         flags = [*options, *exports, "-o", str(result), str(source)]
     else:
         flags = ["-shared", "-o", str(result), str(source), *(["-lm"] if system.triple.endswith("gnu") else [])]
+    if shutil.which(command[0]) is None:
+        raise ArgumentError(f"[compile] expected linker as a command that is there, got {command[0]!r}; install it, or pass linker=False")
     done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
     if done.returncode or not result.exists():
         said = (done.stderr or done.stdout).strip()[:2000]

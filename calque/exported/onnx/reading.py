@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from calque.base.errors import CheckpointNotFoundError, DTypeError, UnsafeFileError
+from calque.base.errors import CheckpointError, CheckpointNotFoundError, DTypeError, UnsafeFileError
 from calque.base.extras import need
 from calque.base.text import described, shown
 from calque.exported.onnx.builder import KINDS
@@ -101,6 +101,8 @@ def read_model(f: Any) -> OpModel:
             raw = Path(f).read_bytes()
         except FileNotFoundError:
             raise CheckpointNotFoundError(f"[load_onnx] expected an ONNX file, got {where}, which does not exist") from None
+        except OSError as error:
+            raise CheckpointError(f"[load_onnx] expected an ONNX file, got {where}, which cannot be read: {error.strerror}; pass a file") from error
     elif isinstance(f, bytes | bytearray | memoryview):
         raw = bytes(f)
     elif not callable(getattr(f, "read", None)) or not isinstance(raw := f.read(), bytes):

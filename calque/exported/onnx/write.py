@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from calque.backend.ref.interpret import interpret
-from calque.base.errors import ArgumentError, CalqueError, ExportError
+from calque.base.errors import ArgumentError, CalqueError, DTypeError, ExportError
+from calque.base.text import described
 from calque.exported.graph import Entry, Variant, broken
 from calque.exported.onnx.builder import DIMS, PARAMETERS, Builder
 from calque.exported.onnx.table import TABLE, lstm
 from calque.exported.onnx.views import _equal, _same
+from calque.io.write import write_whole
 from calque.ir.program import Node, Program
 from calque.nn.parameter import Parameter
 from calque.ops.opdef import get
@@ -27,6 +29,8 @@ def write_onnx(exported: Any, f: Any, entry: str | None, opset: int, names: tupl
     """Write an entry; see `Exported.onnx`."""
     if type(opset) is not int or not OLDEST <= opset <= NEWEST:
         raise ArgumentError(f"[onnx] expected an opset from {OLDEST} to {NEWEST}, got {opset!r}")
+    if not isinstance(f, str | os.PathLike) and not callable(getattr(f, "write", None)):
+        raise DTypeError(f"[onnx] expected a path or a file opened for writing bytes, got {described(f)}; pass 'model.onnx'")
     entries = exported.__dict__["_entries"]
     name = entry or ("forward" if "forward" in entries else next(iter(entries)))
     if name not in entries:
@@ -35,11 +39,15 @@ def write_onnx(exported: Any, f: Any, entry: str | None, opset: int, names: tupl
     held = {key: read(registry[last].detach(), "onnx") for key, (registry, last) in state.items()}
     trained = {key for key, (registry, last) in state.items() if isinstance(registry[last], Parameter)}
     model = model_of(_renamed(entries[name], *names), held, opset, trained)
+    content = model.SerializeToString()
     if isinstance(f, str | os.PathLike):
-        with open(f, "wb") as file:
-            file.write(model.SerializeToString())
+        write_whole(os.fspath(f), len(content), lambda file: _put(file, content))
     else:
-        f.write(model.SerializeToString())
+        f.write(content)
+
+
+def _put(file: Any, content: bytes) -> None:
+    file.write(content)
 
 
 def _renamed(entry: Entry, inputs: Any, outputs: Any) -> Entry:
@@ -49,6 +57,9 @@ def _renamed(entry: Entry, inputs: Any, outputs: Any) -> Entry:
         if names is not None and (len(names) != len(specs) or not all(isinstance(name, str) and name for name in names)):
             raise ArgumentError(f"[onnx] expected as many {what} names as there are {what}s, {len(specs)}, got {len(names)}: {list(names)!r}")
         found.append(specs if names is None else tuple(replace(s, name=name) for s, name in zip(specs, names, strict=True)))
+    given = [*(inputs or ()), *(outputs or ())]
+    if len(set(given)) < len(given):
+        raise ArgumentError(f"[onnx] expected another name for every input and output, got {given!r}; a model of ONNX tells values by their names")
     return replace(entry, inputs=found[0], outputs=found[1])
 
 

@@ -1,0 +1,70 @@
+"""Wrong files, names and sizes are refused with what was expected, and nothing that was there is lost."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import calque
+from calque import nn
+from calque.base.errors import ArgumentError, CheckpointError, ExportError
+from calque.base.extras import there
+
+with_onnx = pytest.mark.skipif(not there("onnx"), reason="needs onnx")
+
+
+def exported() -> Any:
+    return calque.export(nn.Linear(3, 2), calque.ones(2, 3), {"input": {0: "b"}})
+
+
+@with_onnx
+def test_onnx_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    one, path = exported(), tmp_path / "model.onnx"
+    path.write_bytes(b"before")
+    for f, error, text in (
+        (None, TypeError, "expected a path or a file opened for writing bytes, got NoneType"), (tmp_path, CheckpointError, "got the folder"),
+        (tmp_path / "no" / "x.onnx", CheckpointError, "does not exist; create it"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=text):
+            one.onnx(f)
+    with pytest.raises(ArgumentError, match="expected another name for every input and output, got"):
+        one.onnx(path, input_names=["a"], output_names=["a"])
+    with pytest.raises(ExportError, match="has no counterpart there"):
+        calque.export(lambda x: x.lgamma(), calque.ones(3)).onnx(path)
+    assert path.read_bytes() == b"before"
+    one.onnx(path)
+    assert calque.load_onnx(path)(calque.zeros(1, 3)).shape == (1, 2)
+    with pytest.raises(CheckpointError, match=r"\[load_onnx\] expected an ONNX file, got .*, which cannot be read: Is a directory"):
+        calque.load_onnx(tmp_path)
+
+
+def test_libraries_go_into_folders(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExportError, match=r"\[compile\] expected a folder that can be written, got .*file': File exists; choose another"):
+        exported().compile(tmp_path / "file", sizes={"b": 1}, linker=False)
+    with pytest.raises(ArgumentError, match="expected linker as a command that is there, got 'no-such-linker'"):
+        exported().compile(tmp_path / "out", sizes={"b": 1}, linker="no-such-linker")
+
+
+def test_a_fixed_size_is_that_of_the_example() -> None:
+    with pytest.raises(ArgumentError, match=r"expected dynamic\['input'\]\[0\] as a name, a Dim, or the size that input has there, 2, got 3"):
+        calque.export(nn.Linear(3, 2), calque.ones(2, 3), {"input": {0: 3}})
+    assert calque.export(nn.Linear(3, 2), calque.ones(2, 3), {"input": {0: 2, 1: 3}})(calque.ones(2, 3)).shape == (2, 2)
+
+
+def test_parameters_of_other_shapes_are_refused() -> None:
+    """What was put in the place of a weight was read as if it had its shape."""
+    one = exported()
+    for shape in ((5, 3), (6,), (3, 2), (1, 3)):
+        other = copy.deepcopy(one)
+        other.weight = nn.Parameter(calque.ones(*shape))
+        with pytest.raises(ExportError, match=r"\[forward\] expected weight of shape \(2, 3\), as it was exported, got shape"):
+            other(calque.ones(2, 3))
+    del other.weight
+    with pytest.raises(ExportError, match=r"expected weight of shape \(2, 3\), as it was exported, got none"):
+        other(calque.ones(2, 3))
+    one.weight = nn.Parameter(calque.arange(6.0).view(3, 2).T)
+    assert calque.allclose(one(calque.ones(1, 3)), one.weight.sum(1) + one.bias)
