@@ -139,12 +139,6 @@ def exp2(input: Tensor) -> Tensor:
     return record(get("pow"), ((2.0, x._layout.dtype), x))
 
 
-@public(in_place="both", out=True)
-def log10(input: Tensor) -> Tensor:
-    """Logarithm to base 10: (*) -> (*)."""
-    return log(_float(input)) / math.log(10)
-
-
 @public(in_place="both", out="exact")
 def frac(input: Tensor) -> Tensor:
     """`x - trunc(x)`: (*) -> (*), the sign of x; floating tensors only."""

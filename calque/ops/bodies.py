@@ -58,8 +58,9 @@ def log1p(s: Builder, x: Value) -> Value:
     return s.select(s.eq(u, one), x, corrected)
 
 
-def log2(s: Builder, x: Value) -> Value:
-    """Exponent plus log(mantissa) / log(2), so that powers of two are exact."""
+def _log_to_base(s: Builder, x: Value, base: float, digits: float, rest: float) -> Value:
+    """Exponent times log(2) / log(base), plus log(mantissa) / log(base). `digits`: the leading digits of that factor, so few that its product with an
+    exponent is exact; with the `rest` of it powers of the base are what they should be to the last bit."""
     dtype = s.dtype(x)
     double = dtype is float64
     word, bits, half_root, tiny = (int64, 52, 0x3FE6A09E667F3BCD, 2.0**-1022) if double else (int32, 23, 0x3F3504F3, 2.0**-126)
@@ -69,10 +70,25 @@ def log2(s: Builder, x: Value) -> Value:
     exponent = s.shr(s.sub(raw, s.const(half_root, word)), s.const(bits, word))
     mantissa = s.bitcast(s.sub(raw, s.shl(exponent, s.const(bits, word))), dtype)
     shift = s.select(subnormal, s.const(-bits, word), s.const(0, word))
-    inverse = s.const(1 / LN2, dtype)
-    regular = s.fma(s.log(mantissa), inverse, s.cast(s.add(exponent, shift), dtype))
+    inverse, count = s.const(1 / math.log(base), dtype), s.cast(s.add(exponent, shift), dtype)
+    if rest:
+        fraction = s.fma(count, s.const(rest, dtype), s.mul(s.log(mantissa), inverse))
+        regular = s.fma(count, s.const(digits, dtype), fraction)
+    else:
+        regular = s.fma(s.log(mantissa), inverse, count)
     ordinary = s.and_(s.lt(s.const(0, dtype), x), s.lt(x, s.const(math.inf, dtype)))
     return s.select(ordinary, regular, s.log(x))
+
+
+def log2(s: Builder, x: Value) -> Value:
+    """log(x) / log(2), exact for powers of two."""
+    return _log_to_base(s, x, 2.0, 1.0, 0.0)
+
+
+def log10(s: Builder, x: Value) -> Value:
+    """log(x) / log(10), exact for powers of ten."""
+    double = s.dtype(x) is float64
+    return _log_to_base(s, x, 10.0, *((0x1344135 / 2.0**26, 5.801722962879576e-10) if double else (0x1344 / 2.0**14, 4.605038981195214e-06)))
 
 
 def sigmoid(s: Builder, x: Value) -> Value:

@@ -86,6 +86,12 @@ unary(
 
 # ------------------------------------------------------------------------------------------------ exponentials and logarithms
 
+def _log10_ref(x: Array) -> Array:
+    wide = np.float64 if x.dtype == np.float32 else x.dtype  # NumPy's in float32 is not exact for powers of ten
+    result: Array = np.log10(x.astype(wide)).astype(x.dtype)
+    return result
+
+
 unary("exp", "e**x.", lambda s, x: s.exp(x), np.exp, Vjp(lambda F, g, c: g * c.out, (-1,)), complex="holomorphic")
 unary(
     "exp_shifted", "e**x of numbers that the largest was subtracted from; to a unit in the last place and one more for every 25 below 0.",
@@ -95,6 +101,10 @@ unary("expm1", "e**x - 1, accurate near 0.", bodies.expm1, np.expm1, Vjp(lambda 
 unary("log", "Natural logarithm.", lambda s, x: s.log(x), np.log, Vjp(lambda F, g, c: g / c.x(0), (0,)), low=0.1, complex="holomorphic")
 unary("log1p", "log(1 + x), accurate near 0.", bodies.log1p, np.log1p, Vjp(lambda F, g, c: g / (c.x(0) + 1), (0,)), low=-0.8, complex="holomorphic")
 unary("log2", "Logarithm to base 2.", bodies.log2, np.log2, Vjp(lambda F, g, c: g / (c.x(0) * math.log(2)), (0,)), low=0.1, complex="holomorphic")
+unary(
+    "log10", "Logarithm to base 10.", bodies.log10, _log10_ref,
+    Vjp(lambda F, g, c: g / (c.x(0) * math.log(10)), (0,)), low=0.1, complex="holomorphic",
+)  # fmt: skip
 
 
 def _sigmoid_ref(x: Array) -> Array:

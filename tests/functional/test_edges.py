@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -183,3 +184,15 @@ def test_what_indices_pick_is_computed_at_once_only_if_it_is_small() -> None:
     assert x[rows[:1]]._storage.buffer is not None
     assert x[rows]._storage.buffer is None
     assert x[rows[:3], rows[:3]].tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("copies", [1, 200], ids=["small", "compiled"])
+@pytest.mark.parametrize("base", [2, 10])
+@pytest.mark.parametrize("dtype", [calque.float32, calque.float64], ids=["float32", "float64"])
+def test_logarithms_of_powers_of_their_base_are_exact(dtype: Any, base: int, copies: int) -> None:
+    """log10(1000.0) was 2.9999999999999996: how many digits a number has, and which power of ten is below it, follow from it by rounding down."""
+    least, most = {(2, False): (-126, 127), (2, True): (-1022, 1023), (10, False): (-37, 38), (10, True): (-307, 308)}[base, dtype is calque.float64]
+    exponents = list(range(least, most + 1)) * copies
+    powers = calque.tensor([float(base) ** k if base == 2 else float(f"1e{k}") for k in range(least, most + 1)], dtype=dtype).repeat(copies)
+    found = (calque.log2 if base == 2 else calque.log10)(powers)
+    assert found.tolist() == exponents
