@@ -113,6 +113,7 @@ def test_as_tensor_shares_what_it_can() -> None:
     (np.array([1, "x", 2.0], dtype=object), DTypeError, ["dtype object", "str 'x'", "index [1]"]),
     (np.array(["u"]), DTypeError, ["dtype <U1", "index [0]"]),
     ([1 << 70], ArgumentError, ["64 bits"]),
+    ([1, 1 << 63], ArgumentError, ["64 bits"]),
 ])  # fmt: skip
 def test_data_that_is_no_array_of_numbers(data, error, words) -> None:
     with pytest.raises(error) as caught:
@@ -120,6 +121,16 @@ def test_data_that_is_no_array_of_numbers(data, error, words) -> None:
     assert isinstance(caught.value, (TypeError, ValueError))
     for word in words:
         assert word in str(caught.value), str(caught.value)
+
+
+def test_long_integers_beside_floats_are_floats() -> None:
+    """`tensor([1, 1e20])` was refused: its first element is an integer, and its largest one does not fit into one."""
+    for values in ([1, 1e20], [[1, 2.0], [3, 1e30]], [1, float("inf")], [1 << 64, 1.0], [1.0, 1 << 64]):
+        found = calque.tensor(values, dtype=calque.float64)
+        assert found.tolist() == np.array(values, float).tolist()
+        assert calque.tensor(values).dtype is calque.float32
+    assert calque.tensor([1, 1 << 70], dtype=calque.float64).tolist() == [1.0, 2.0**70]
+    assert calque.tensor([1, 1 << 63], dtype=calque.uint64).tolist() == [1, 1 << 63]
 
 
 def test_a_tensor_too_large_for_memory() -> None:
