@@ -23,7 +23,7 @@ def without_base(out: Any, inputs: Any) -> Any:
     """A result that gets a history of its own. If it is a view of what only its function had, it is no view any more: a write to a part of it would
     ask its base for the history of the rest, and the base has none."""
     base = out._base
-    if base is not None and all(getattr(x, "_storage", None) is not out._storage for x in inputs):
+    if base is not None and all(getattr(getattr(x, "_elements", x), "_storage", None) is not out._storage for x in inputs):
         out._base = None
     return out
 

@@ -11,7 +11,7 @@ from typing import Any
 from calque.autograd.assign import check_in_place, written_by
 from calque.autograd.composite import without_base
 from calque.autograd.engine import RuleNamespace, with_history
-from calque.base.errors import AutogradError, ForwardModeError, ShapeError, how_to_pass
+from calque.base.errors import AutogradError, ForwardModeError, NotDense, ShapeError, how_to_pass
 from calque.base.text import type_name
 from calque.observe.source import user_line
 from calque.record.recorder import Trace, local
@@ -28,6 +28,7 @@ class FunctionCtx:
 
     def __init__(self) -> None:
         self._to_save: tuple[Any, ...] = ()
+        self._sparse: dict[int, Any] = {}  # saved tensors by position, of which the graph keeps the values
         self._places: list[int | None] = []  # which argument each saved tensor is
         self._dirty: tuple[Tensor, ...] = ()
         self._fixed: tuple[Tensor, ...] = ()
@@ -57,7 +58,7 @@ class FunctionCtx:
                 f"at {node.line}) "
                 "have been freed; pass retain_graph=True to the first backward"
             )
-        restored = map(_restored, node.saved.values())
+        restored = [self._sparse[k] if k in self._sparse else _restored(t) for k, t in node.saved.items()]
         if not local.state.grad:
             return tuple(restored)
         return tuple([t if k is None else with_history(t, node.next[k]) for t, k in zip(restored, self._places, strict=True)])
@@ -215,6 +216,9 @@ def _attach_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...]
                 f"[{cls.__name__}] expected one output of a function that writes into a view (mark_dirty), got {len(tensors)}: it cannot "
                 "return more than one Tensor; clone() the view first, or write in a function of its own"
             )
+    for x in args:
+        if isinstance(x, Tensor) and hasattr(x, "_elements") and x._requires_grad:
+            raise NotDense(x, cls.__name__)
     node = function_node(
         f"{cls.__name__}Backward",
         args,
@@ -237,6 +241,9 @@ def _attach_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...]
             if t._grad_fn is not None:
                 kept._grad_fn = weakref.ref(t._grad_fn)  # type: ignore[assignment]
             t = kept
+        if hasattr(t, "_elements"):  # of a sparse tensor
+            ctx._sparse[position] = t
+            t = t._elements
         saved[position] = t
     ctx._places = [next((k for k, arg in enumerate(args) if t is arg), None) if t is not None else None for t in ctx._to_save]
     node.saved = saved

@@ -15,7 +15,7 @@ from typing import Any
 
 from calque.base.config import settings
 from calque.base.errors import DeviceError
-from calque.base.text import shown
+from calque.base.text import clipped, shown
 
 GROUP = "calque.backends"
 BACKENDS: dict[str, Any] = {
@@ -63,7 +63,10 @@ class Device:
             raise DeviceError(f"[device] expected a string like 'cpu' or 'cuda:0', got {shown(type)}")
         name, colon, number = type.partition(":")
         if (name not in _HERE and name not in BACKENDS and name not in _kinds()) or (colon and not number.isdigit()):
-            raise DeviceError(f"[device] expected one of {', '.join(_kinds())} with an optional index, got {shown(type)}")
+            raise DeviceError(  # in PyTorch's words, from which libraries learn what kinds there are
+                f"[device] Expected one of {', '.join(_kinds())} device type at start of device string: {clipped(type, 60)}; "
+                "an index may follow, as in 'cuda:0'"
+            )
         if colon:
             index = int(number)
         if index is not None and (index.__class__ is not int or index < 0):

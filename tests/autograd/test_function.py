@@ -10,7 +10,7 @@ import calque
 from calque.autograd import Function, checkpoint, gradcheck, gradgradcheck, once_differentiable
 from calque.autograd.functional import hessian, hvp, jacobian, jvp, vhp, vjp
 from calque.autograd.gradcheck import GradcheckError
-from calque.base.errors import AutogradError, NonFiniteError
+from calque.base.errors import AutogradError, NonFiniteError, NotDense
 
 
 def doubles(*values: float) -> Any:
@@ -405,3 +405,31 @@ def test_functional_keeps_the_graph_on_request() -> None:
     matrix.sum().backward()
     assert x.grad.tolist() == [12.0]
     assert not jacobian(lambda t: t**3, x).requires_grad
+
+
+def test_sparse_tensors_are_arguments_and_are_saved() -> None:
+    class Product(Function):
+        @staticmethod
+        def forward(ctx: Any, matrix: Any, dense: Any) -> Any:
+            ctx.save_for_backward(matrix, dense)
+            return calque.sparse.mm(matrix, dense)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            matrix, dense = ctx.saved_tensors
+            assert matrix.is_sparse and not dense.is_sparse
+            return None, calque.sparse.mm(matrix.t(), grad)
+
+    matrix = calque.sparse_coo_tensor([[0, 1], [2, 0]], [3.0, 4.0], (2, 3)).coalesce()
+    dense = calque.ones(3, 2, requires_grad=True)
+    out = Product.apply(matrix, dense)
+    assert out.tolist() == [[3.0, 3.0], [4.0, 4.0]]
+    out.sum().backward()
+    assert dense.grad.tolist() == [[4.0, 4.0], [0.0, 0.0], [3.0, 3.0]]
+    out = Product.apply(matrix, dense)
+    with calque.no_grad():
+        matrix.values().add_(1)
+    with pytest.raises(AutogradError, match="modified by an inplace operation"):
+        out.sum().backward()
+    with pytest.raises(NotDense, match="Product"):
+        Product.apply(matrix.clone().requires_grad_(), dense)

@@ -100,3 +100,12 @@ def test_a_hybridized_call_is_another_one_elsewhere() -> None:
         with calque.device("cpu:1"):
             assert str(made(3).device) == "cpu:1"
             assert made(3).tolist() == [0, 2, 4]
+
+
+def test_libraries_learn_the_kinds_of_devices_from_the_refusal() -> None:
+    """The Array API's `devices()` reads them from PyTorch's words."""
+    with pytest.raises(DeviceError) as caught:
+        calque.device("notadevice")
+    kinds = str(caught.value).split("Expected one of ")[1].split(" device type")[0].split(", ")
+    assert kinds[0] == "cpu" and "meta" in kinds and "notadevice" not in kinds
+    assert "at start of device string: notadevice" in str(caught.value)
