@@ -32,7 +32,7 @@ from calque.functional.common import (
 )
 from calque.functional.declared import public
 from calque.functional.options import factor
-from calque.functional.subclasses import ask, overriding, public_function
+from calque.functional.subclasses import ask, of_operator, others, public_function
 from calque.functional.writing import own_result
 from calque.observe.source import user_line
 from calque.ops.opdef import get
@@ -74,7 +74,10 @@ def _general(name: str, rule: Callable[[Any, Any], dt.DType], check: Callable[..
 
     def fallback(a: Any, b: Any) -> Any:
         if arrays:
+            given = a, b
             a, b = as_operand(a), as_operand(b)
+            if (a is NotImplemented or b is NotImplemented) and (found := others(given)):
+                return ask(of_operator(name), found, given, {})
             if op.commutative and is_scalar(a):  # of `Tensor.__radd__(1, x)`: an operator itself has its tensor in front
                 require_tensors(f"__{name}__", a)
         if not (is_tensor(a) or is_scalar(a)) or not (is_tensor(b) or is_scalar(b)):
@@ -217,15 +220,16 @@ _and, _or, _xor = _build("bitwise_and"), _build("bitwise_or"), _build("bitwise_x
 _lshift, _rshift = _build("shift_left"), _build("shift_right")
 
 
-def call(name: str, function: Binary, a: Any, b: Any) -> Any:
-    """Apply an operator function, raising TypeError where it declines its operands."""
+def call(name: str, function: Binary, a: Any, b: Any, given: Any = None) -> Any:
+    """Apply an operator function, raising TypeError where it declines its operands. `given`: the operands in the order in which the program gave
+    them, if that is another."""
     try:
         result = function(a, b)
     except NotDense as asked:
-        return asked.tensor._meaning(name, (a, b), {})  # type: ignore[attr-defined]
+        return asked.tensor._meaning(name, given or (a, b), {})  # type: ignore[attr-defined]
     if result is NotImplemented:
-        if others := overriding((a, b)):
-            return ask(public_function(name), others, (a, b), {})
+        if found := others((a, b)):
+            return ask(public_function(name), found, given or (a, b), {})
         raise DTypeError(
             f"[{name}] expected Tensors or numbers, got {type_name(a)} and {type_name(b)}; "
             f"{how_to_pass(a if not is_tensor(a) and not is_number(a) else b)}"
@@ -245,12 +249,15 @@ def _of_tensor(name: str, function: Binary, a: Any, b: Any, both: bool = False) 
 
 def _scaled(name: str, function: Binary, a: Any, b: Any, alpha: Any) -> Any:
     """a + alpha b (or a - alpha b), where a and b alone decide the dtype; 16-bit floats are rounded once."""
+    given = (b, a) if name == "rsub" else (a, b)
     if alpha.__class__ is int and alpha == 1:
-        return call(name, function, a, b)
+        return call(name, function, a, b, given)
     if not is_scalar(alpha) and not is_tensor(alpha):
         raise DTypeError(f"[{name}] expected alpha as a number, got {described(alpha)}; multiply by other values yourself")
     alpha = number(alpha)
     if not (is_tensor(a) or is_tensor(b)) or not (is_tensor(a) or is_scalar(a)) or not (is_tensor(b) or is_scalar(b)):
+        if found := others(given):
+            return ask(public_function(name), found, given, {"alpha": alpha})
         return call(name, function, a, call(name, _mul, b, alpha))
     common = result_dtype(a, b)
     if function is _sub:
@@ -302,7 +309,10 @@ def sub(input: Operand, other: Operand, _: Any = None, *, alpha: Any = 1, out: T
 def rsub(input: Operand, other: Operand, *, alpha: Any = 1) -> Tensor:
     """`other - alpha * input`, broadcast."""
     require_tensors("rsub", input)
-    return _scaled("rsub", _sub, other, input, alpha)
+    try:
+        return _scaled("rsub", _sub, other, input, alpha)
+    except NotDense as asked:
+        return asked.tensor._meaning("rsub", (input, other), {"alpha": alpha})  # type: ignore[attr-defined, no-any-return]
 
 
 @public("multiply", in_place="method", out=True)
@@ -327,6 +337,15 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None, out
         return stored("div", div, (input, other), {"rounding_mode": rounding_mode}, out)  # type: ignore[no-any-return]
     if rounding_mode is None:
         return call("div", _div, input, other)
+    if found := others((input, other)):
+        return ask(public_function("div"), found, (input, other), {"rounding_mode": rounding_mode})
+    try:
+        return _rounded_quotient(input, other, rounding_mode)
+    except NotDense as asked:
+        return asked.tensor._meaning("div", (input, other), {"rounding_mode": rounding_mode})  # type: ignore[attr-defined, no-any-return]
+
+
+def _rounded_quotient(input: Operand, other: Operand, rounding_mode: str) -> Tensor:
     require_real(f"div with rounding_mode={rounding_mode!r}", input, other)
     if rounding_mode == "floor":
         plain = [x.detach() if is_tensor(x) else x for x in (input, other)]
@@ -504,28 +523,6 @@ def maximum(input: Operand, other: Operand) -> Tensor:
 def minimum(input: Operand, other: Operand) -> Tensor:
     """Smaller of two, broadcast; NaN if either is NaN. Equal operands share the gradient."""
     return _of_tensor("minimum", _minimum, input, other, both=True)
-
-
-def _ignoring_nan(name: str, function: Binary, wins: Binary, a: Any, b: Any) -> Tensor:
-    """The first operand where it wins or the other is NaN, so that it has the whole gradient of equal ones, as in PyTorch."""
-    best = _of_tensor(name, function, a, b, both=True)
-    dtype = result_dtype(a, b)
-    if dtype.category != 2:
-        return best
-    a, b = (cast(x, dtype) if is_tensor(x) else prim("full", (number(x), dtype), ()) for x in (a, b))
-    return prim("where", prim("bitwise_or", wins(a, b), _ne(b, b)), a, b)
-
-
-@public(out=True)
-def fmax(input: Operand, other: Operand) -> Tensor:
-    """Larger of two, broadcast, where NaN counts as missing."""
-    return _ignoring_nan("fmax", _maximum, _ge, input, other)
-
-
-@public(out=True)
-def fmin(input: Operand, other: Operand) -> Tensor:
-    """Smaller of two, broadcast, where NaN counts as missing."""
-    return _ignoring_nan("fmin", _minimum, _le, input, other)
 
 
 # ------------------------------------------------------------------------------------------------------- logic and bits

@@ -20,7 +20,7 @@ from calque.base.errors import ArgumentError, CalqueError, DTypeError, NotDense,
 from calque.base.text import clipped, described, shown, type_name
 from calque.functional.common import Function, is_number, is_tensor
 from calque.functional.kinds import foreign, kind_for
-from calque.functional.subclasses import ask, overriding, public_function
+from calque.functional.subclasses import ask, others, public_function
 from calque.observe.source import inside_package
 from calque.record.outputs import stored
 from calque.run.interrupt import of_handler, shielded
@@ -319,9 +319,9 @@ def _misfit(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping
 
 def _shown(x: Any) -> str:
     """An argument in a few words."""
-    if is_tensor(x):
-        return f"Tensor {tuple(x._layout.shape)} {x._layout.dtype!r}"
     try:
+        if is_tensor(x):
+            return f"Tensor {tuple(x._layout.shape)} {x._layout.dtype!r}"
         return shown(x, 60)
     except Exception:  # an object whose own __init__ has failed may have nothing to show yet
         return f"{type(x).__name__}(...)"
@@ -339,10 +339,10 @@ def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keyword
     """Raise what `error` means to the caller, if it says nothing; the call's result if an operand gives it another meaning."""
     if of_handler(error) or isinstance(error, RecursionError):  # how deep values may be nested is Python's to say
         return NOTHING
-    if isinstance(error, NotDense):
+    if isinstance(error, NotDense) and hasattr(error.tensor, "_meaning"):
         return error.tensor._meaning(name, args, keywords, function)  # type: ignore[attr-defined]
-    if others := _others(args, keywords):
-        return ask(public_function(name, function), others, args, keywords)
+    if found := _others(args, keywords):
+        return ask(public_function(name, function), found, args, keywords, True)
     if isinstance(error, TypeError) and not isinstance(error, CalqueError) and (again := _in_our_words(name, function, args, keywords)) is not None:
         call, args, keywords = again
         try:
@@ -387,7 +387,7 @@ def _in_our_words(name: str, function: Any, args: Sequence[Any], keywords: Mappi
 @shielded  # what looks at classes takes a KeyError of a handler's for one of its own
 def _others(args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
     """Arguments, other than tensors of ours, that say themselves what functions mean for them."""
-    return [x for x in overriding((*args, *keywords.values())) if not is_tensor(x)]
+    return others((*args, *keywords.values()))
 
 
 def _of_one(name: str, function: Any, writes: bool) -> Any:

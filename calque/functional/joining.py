@@ -297,7 +297,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None)
     try:
         listed = _common("stack", tensors)
     except NotDense as asked:
-        return asked.tensor._meaning("stack", (tensors, dim), {})  # type: ignore[attr-defined, no-any-return]
+        return asked.tensor._meaning("stack", (tensors,), {"dim": dim} if dim else {})  # type: ignore[attr-defined, no-any-return]
     shape = listed[0]._layout.shape
     for i, x in enumerate(listed):
         if x._layout.shape != shape:

@@ -21,6 +21,7 @@ from calque.functional.declared import public
 from calque.functional.options import fill_number
 from calque.functional.placing import beside_input
 from calque.functional.precision import full_precision, lower_precision
+from calque.functional.subclasses import ask, of_operator, others
 from calque.functional.views import permute, reshape, reshaped, transpose, unsqueeze
 from calque.functional.windows import diagonal
 from calque.ops.opdef import get
@@ -84,7 +85,7 @@ def _general_matmul(a: Any, b: Any) -> Any:
     if not is_tensor(a) or not is_tensor(b):
         if type_name(b).startswith("torch.") or type_name(a).startswith("torch."):  # Python would say "for 'Tensor' and 'Tensor'"
             require_tensors("matmul", a, b)
-        return NotImplemented
+        return ask(of_operator("__matmul__"), found, (a, b), {}) if (found := others((a, b))) else NotImplemented
     key = (a._layout, b._layout)
     row, column, shape = _PRODUCTS.get(key) or _PRODUCTS.keep(key, _product(a, b))
     out = record(MATMUL, (unsqueeze(a, 0) if row else a, unsqueeze(b, 1) if column else b))

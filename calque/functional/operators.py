@@ -10,12 +10,14 @@ from typing import Any
 from calque.functional import arithmetic as ops
 from calque.functional.arithmetic import OPERATORS, Binary
 from calque.functional.common import method
+from calque.functional.subclasses import LOCAL, ask, of_operator, overriding
 from calque.functional.writing import old_value, own_result, write_back
 from calque.ops.opdef import get
 from calque.record.live import LiveFloat
-from calque.tensor import record
+from calque.tensor import Tensor, record
 
 RECIPROCAL = get("reciprocal")
+ORDINARY = (Tensor, int, float)  # operands whose classes need not be looked at
 
 
 def reflected(function: Binary, name: str) -> Binary:
@@ -45,6 +47,8 @@ def in_place(name: str, function: Binary) -> Binary:
     """The in-place operator of `function`, e.g. `+=`."""
 
     def apply(a: Any, b: Any) -> Any:
+        if b.__class__ not in ORDINARY and not LOCAL.off and (found := overriding((b,))):
+            return ask(of_operator(f"__i{name}__"), found, (a, b), {})
         value = function(old_value(a, b), b)
         return value if value is NotImplemented else write_back(name, a, value)
 

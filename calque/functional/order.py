@@ -1,4 +1,4 @@
-"""Order statistics and running reductions: median, quantile, mode, cumsum, cummax and relatives."""
+"""Order statistics and running reductions: median, quantile, mode, cumsum, cummax and relatives; the larger of two where NaN is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.shapes import normalize_dim
 from calque.base.text import shown
-from calque.functional.common import Operand, cast, is_tensor, linked, number, prim, require_real
+from calque.functional.arithmetic import Binary, _ge, _le, _maximum, _minimum, _ne, _of_tensor
+from calque.functional.common import Operand, cast, is_tensor, linked, number, prim, require_real, result_dtype
 from calque.functional.declared import public
 from calque.functional.elementary import _float, floor
 from calque.functional.joining import cat
@@ -320,3 +321,25 @@ def quantile(input: Tensor, q: Operand, dim: int | None = None, keepdim: bool = 
 def nanquantile(input: Tensor, q: Operand, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
     """As `quantile`, without the NaNs."""
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation)
+
+
+def _ignoring_nan(name: str, function: Binary, wins: Binary, a: Any, b: Any) -> Tensor:
+    """The first operand where it wins or the other is NaN, so that it has the whole gradient of equal ones, as in PyTorch."""
+    best = _of_tensor(name, function, a, b, both=True)
+    dtype = result_dtype(a, b)
+    if dtype.category != 2:
+        return best
+    a, b = (cast(x, dtype) if is_tensor(x) else prim("full", (number(x), dtype), ()) for x in (a, b))
+    return prim("where", prim("bitwise_or", wins(a, b), _ne(b, b)), a, b)
+
+
+@public(out=True)
+def fmax(input: Operand, other: Operand) -> Tensor:
+    """Larger of two, broadcast, where NaN counts as missing."""
+    return _ignoring_nan("fmax", _maximum, _ge, input, other)
+
+
+@public(out=True)
+def fmin(input: Operand, other: Operand) -> Tensor:
+    """Smaller of two, broadcast, where NaN counts as missing."""
+    return _ignoring_nan("fmin", _minimum, _le, input, other)

@@ -7,6 +7,7 @@ Its methods ask at once. Other classes are asked where a call with one of their 
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 from calque.base.errors import DTypeError, NotDense, no_tensor
 from calque.base.text import shown
 from calque.functional.common import method
+from calque.observe.source import inside_package
 from calque.tensor import Tensor, wrap
 
 
@@ -86,16 +88,52 @@ def as_subclass(input: Tensor, cls: Any) -> Any:
     return made
 
 
-def ask(function: Any, given: Iterable[Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    """What the classes of operands say to a call, subclasses first; an error if none of them takes it."""
+def ask(function: Any, given: Iterable[Any], args: Sequence[Any], keywords: Mapping[str, Any], final: bool = False) -> Any:
+    """What the classes of operands say to a call, subclasses first; an error if none of them takes it. They are asked about what the program has
+    called: a part of that leaves it to the whole. `final`: it is the frame of a public function that asks (`blame.answer`)."""
     found = overriding(given)
+    if found and _within_another(final):
+        raise NotDense(found[0])
     types = tuple(type(x) for x in found)
+    args, keywords = _written(function, args, keywords)
     for x in found:
         result = getattr(x, METHOD)(function, types, tuple(args), dict(keywords))
         if result is not NotImplemented:
             return result
     name = getattr(function, "__name__", function)
     raise DTypeError(f"[{name}] no implementation found for {name} on types that implement __torch_function__: got {[t.__name__ for t in types]}")
+
+
+_FRAMES = os.path.join(os.path.dirname(__file__), "blame.py")
+
+
+def _within_another(final: bool) -> bool:
+    """Whether who asks is part of a public function, in whose frame (`blame.explaining`) the error ends that says so. Methods of classes are none."""
+    frame: Any = sys._getframe(2)
+    if final:
+        while frame.f_code.co_name != "answer":
+            frame = frame.f_back
+        while frame.f_code.co_name == "answer":
+            frame = frame.f_back
+        frame = frame.f_back
+    while frame is not None and inside_package(frame.f_code.co_filename):
+        if frame.f_code.co_filename == _FRAMES and frame.f_code.co_name in ("call", "writing"):
+            if "." not in getattr(frame.f_locals.get("function"), "__qualname__", "."):
+                return True
+        frame = frame.f_back
+    return False
+
+
+def _written(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """The arguments of a call without the defaults that stand among them: a class is told what the program said, its own defaults may be others.
+    What comes after a default that is left out goes by its name."""
+    code, defaults = getattr(function, "__code__", None), getattr(function, "__defaults__", None)
+    if code is None or not defaults or not code.co_argcount - len(defaults) < len(args) <= code.co_argcount:
+        return args, keywords
+    first, names = code.co_argcount - len(defaults), code.co_varnames
+    said = [k < first or value is not defaults[k - first] for k, value in enumerate(args)]
+    count = said.index(False) if False in said else len(args)
+    return args[:count], {**{names[k]: args[k] for k in range(count, len(args)) if said[k]}, **keywords}
 
 
 def overriding(given: Iterable[Any]) -> list[Any]:
@@ -110,6 +148,11 @@ def overriding(given: Iterable[Any]) -> list[Any]:
                 at = next((k for k, other in enumerate(found) if isinstance(part, type(other))), len(found))
                 found.insert(at, part)
     return found
+
+
+def others(given: Iterable[Any]) -> list[Any]:
+    """Those of them that are no tensors of ours: these are looked at as they are inside the protocol, and say who they are elsewhere."""
+    return [x for x in overriding(given) if not isinstance(x, Tensor)]
 
 
 def overrides(cls: type) -> bool:
@@ -129,7 +172,7 @@ def public_function(name: str, function: Any = None) -> Any:
 
 def _meaning(self: Any, name: str, args: Sequence[Any], keywords: Mapping[str, Any], function: Any = None) -> Any:
     """See `SparseTensor._meaning`."""
-    return ask(public_function(name, function), (*args, *keywords.values()), args, keywords)
+    return ask(public_function(name, function), (*args, *keywords.values()), args, keywords, function is not None)
 
 
 def _behind(slot: Any) -> property:
@@ -143,12 +186,34 @@ def _behind(slot: Any) -> property:
     return property(get, slot.__set__)
 
 
+# What PyTorch calls for an operator, and so hands to the classes of its operands. A tensor in front of an object of such a class is the first
+# operand, although Python asks the subclass for the reflected operator.
+IN_FRONT = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "mod": "remainder", "matmul": "matmul"}
+IN_FRONT |= {name: f"__{name}__" for name in ("floordiv", "pow", "and", "or", "xor", "lshift", "rshift")}
+OPERATORS = {f"__{name}__": meant for name, meant in IN_FRONT.items()}
+OPERATORS |= {f"__{name}__": name for name in ("lt", "le", "gt", "ge", "ne", "neg", "abs")}
+OPERATORS |= {"__pos__": "positive", "__radd__": "add", "__rmul__": "mul", "__ifloordiv__": "floor_divide_"}
+OPERATORS |= {f"__r{name}__": f"bitwise_{name}" for name in ("and", "or", "xor")}
+OPERATORS |= {f"__i{name}__": f"{meant}_" for name, meant in IN_FRONT.items() if not meant.startswith("__")}
+# By the primitive of an operator whose second operand is no tensor.
+OPERATORS |= {"floor_divide": "__floordiv__", "pow": "__pow__", "shift_left": "__lshift__", "shift_right": "__rshift__"}
+OPERATORS |= {f"bitwise_{name}": f"__{name}__" for name in ("and", "or", "xor")}
+
+
+def of_operator(name: str) -> Any:
+    """The method of `Tensor` that classes are asked about where a program has used an operator, named by its method or its primitive."""
+    return getattr(Tensor, OPERATORS.get(name, name))
+
+
 def _asking(name: str) -> Callable[..., Any]:
+    in_front = "" if name == "__rshift__" else f"__{name[3:]}" if name.startswith("__r") and name[3:-2] in IN_FRONT else ""
+
     def call(self: Any, *args: Any, **keywords: Any) -> Any:
-        function = getattr(Tensor, name)
         if LOCAL.off:
-            return function(self, *args, **keywords)
-        return ask(function, (self, *args, *keywords.values()), (self, *args), keywords)
+            return getattr(Tensor, name)(self, *args, **keywords)
+        if in_front and len(args) == 1 and isinstance(args[0], Tensor):
+            return ask(of_operator(in_front), (args[0], self), (args[0], self), {})
+        return ask(of_operator(name), (self, *args, *keywords.values()), (self, *args), keywords)
 
     call.__name__ = call.__qualname__ = name
     return call

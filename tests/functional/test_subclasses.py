@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pytest
@@ -108,3 +109,63 @@ def test_long_lists_are_asked_once_for_each_class(monkeypatch: pytest.MonkeyPatc
     asked: list[type] = []
     monkeypatch.setattr(subclasses, "overrides", lambda cls: bool(asked.append(cls)))
     assert subclasses.overriding([[1.0] * 1000 + [2] * 1000, 3]) == [] and asked == [float, int, int]
+
+
+class Told:
+    """No tensor; keeps what it is told of a call."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func, args, kwargs or {}
+
+
+class ToldTensor(calque.Tensor):
+    """A tensor that does."""
+
+    __torch_function__ = Told.__torch_function__
+
+
+@pytest.mark.parametrize("x", [Told(), calque.ones(2, 2).as_subclass(ToldTensor)], ids=["no tensor", "tensor"])
+def test_classes_are_told_what_was_written(x: Any) -> None:
+    """`alpha` and `rounding_mode` were left out, `rsub` had its operands exchanged, and defaults stood in the place of a class's own ones."""
+    t = calque.ones(2, 2)
+    calls: dict[str, tuple[Any, Any, tuple[Any, ...], dict[str, Any]]] = {
+        "alpha": (lambda: calque.add(t, x, alpha=2), calque.add, (t, x), {"alpha": 2}),
+        "sub": (lambda: calque.sub(x, t, alpha=3), calque.sub, (x, t), {"alpha": 3}),
+        "rsub": (lambda: calque.rsub(t, x), calque.rsub, (t, x), {}),
+        "rounding": (lambda: calque.div(x, 2, rounding_mode="floor"), calque.div, (x, 2), {"rounding_mode": "floor"}),
+        "default": (lambda: calque.clone(x), calque.clone, (x,), {}),
+        "defaults": (lambda: calque.diagonal(x, dim1=-1, dim2=-2), calque.diagonal, (x,), {"dim1": -1, "dim2": -2}),
+        "stack": (lambda: calque.stack([x, x]), calque.stack, ([x, x],), {}),
+        "parts": (lambda: calque.nn.functional.tanhshrink(x), calque.nn.functional.tanhshrink, (x,), {}),
+        "logdet": (lambda: calque.logdet(x), calque.logdet, (x,), {}),
+        "norm": (lambda: calque.norm(x), calque.norm, (x,), {}),
+        "roll": (lambda: calque.roll(x, 1), calque.roll, (x, 1), {}),
+    }
+    for name, (call, function, args, keywords) in calls.items():
+        asked, given, words = call()
+        assert asked is function, (name, asked)
+        assert len(given) == len(args) and all(a is b or a == b for a, b in zip(given, args, strict=True)), (name, given)
+        assert {k: v for k, v in words.items() if v is not None} == keywords, (name, words)
+
+
+@pytest.mark.parametrize("x", [Told(), calque.ones(2, 2).as_subclass(ToldTensor)], ids=["no tensor", "tensor"])
+def test_operators_ask_about_the_method_with_the_tensor_in_front(x: Any) -> None:
+    """`tensor + other` did not ask a class that is no tensor, `tensor == other` was False, and a subclass was asked about operators of ours."""
+    t = calque.ones(2, 2)
+    names = "add sub mul truediv:div mod:remainder matmul floordiv:__floordiv__ pow:__pow__ and_:__and__ or_:__or__ xor:__xor__ lshift:__lshift__"
+    for word in (names + " iadd:add_ isub:sub_ imul:mul_ itruediv:div_").split():
+        name, _, method = word.partition(":")
+        asked, args, _ = getattr(operator, name)(t, x)
+        assert asked is getattr(calque.Tensor, method or name) and args[0] is t and args[1] is x, (name, asked, args)
+    for name, turned in {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "ne": "ne"}.items():
+        asked, args, _ = getattr(operator, name)(t, x)
+        first, expected = (x, turned) if isinstance(x, calque.Tensor) else (t, name)
+        assert asked is getattr(calque.Tensor, expected) and args[0] is first, name
+    assert (t == x)[1][1] is not None
+
+
+def test_an_ordinary_object_is_no_operand_and_equal_to_nothing() -> None:
+    assert (calque.ones(2) == object()) is False
+    with pytest.raises(TypeError):
+        calque.ones(2) + object()
