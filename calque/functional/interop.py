@@ -121,8 +121,6 @@ def _rebuild(values: Any, dtype: dt.DType, shape: tuple[int, ...], requires_grad
 
 @method("__reduce_ex__")
 def _reduce(self: Tensor, protocol: int) -> Any:
-    if self._requires_grad and self._grad_fn is not None:
-        raise AutogradError("[pickle] only leaf tensors can be pickled, a graph does not survive: detach() the tensor first")
     values: Any = np.ascontiguousarray(read(self, "pickle")).reshape(-1).view(np.uint8)
     data: Any = pickle.PickleBuffer(values) if protocol >= 5 else values.tobytes()
     return (_rebuild, (data, self._layout.dtype, tuple(self._layout.shape), self._requires_grad))

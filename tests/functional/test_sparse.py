@@ -188,3 +188,16 @@ def test_empty_tensors_and_no_dims() -> None:
     assert x.to_dense().shape == (3, 0) and x._nnz() == 0 and calque.zeros(2, 3).to_sparse().coalesce().to_dense().tolist() == [[0.0] * 3] * 2
     assert (calque.zeros(2, 3).to_sparse() @ calque.ones(3, 2)).tolist() == [[0.0, 0.0]] * 2
     assert calque.tensor(3.0).to_sparse().to_dense().item() == 3.0
+
+
+def test_transposes_of_more_dims_and_of_complex_matrices() -> None:
+    """`adjoint` of a complex matrix was not conjugated, and `mT` and `T` took matrices alone."""
+    x = calque.arange(12.0).reshape(2, 2, 3)
+    s = x.to_sparse()
+    assert s.mT.to_dense().tolist() == x.mT.tolist() and s.T.to_dense().tolist() == x.permute(2, 1, 0).tolist()
+    assert s.mH.to_dense().tolist() == x.mT.tolist() and s.adjoint().to_dense().tolist() == x.mT.tolist()
+    with pytest.raises(ShapeError, match="matrix"):
+        s.H  # noqa: B018
+    z = calque.tensor([[1 + 2j, 0], [3j, 4]])
+    for turned in (z.to_sparse().H, z.to_sparse().mH, z.to_sparse().adjoint(), calque.adjoint(z.to_sparse())):
+        assert turned.to_dense().tolist() == z.H.tolist()

@@ -367,7 +367,14 @@ def transpose(input: SparseTensor, dim0: int, dim1: int) -> SparseTensor:
     return permute(input, *order)
 
 
-@rule("t", "adjoint")
+@rule()
+def adjoint(input: SparseTensor) -> SparseTensor:
+    """The last two dims exchanged, and conjugated."""
+    turned = transpose(input, -2, -1)
+    return RULES["conj"](turned) if turned._elements._layout.dtype.is_complex else turned  # type: ignore[no-any-return]
+
+
+@rule()
 def t(input: SparseTensor) -> SparseTensor:
     """The transposed matrix; a vector itself."""
     if len(input._extent) > 2:

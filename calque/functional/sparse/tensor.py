@@ -104,8 +104,10 @@ class SparseTensor(Tensor):
     is_cuda = property(lambda self: False, doc="False.")
     is_leaf = property(lambda self: self._elements._grad_fn is None, doc="Whether no recorded operation made it.")
     grad_fn = property(lambda self: self._elements._grad_fn, doc="The node of the graph that made its values.")
-    T = property(lambda self: RULES["t"](self), doc="The transposed matrix.")
-    mT = T  # noqa: N815 - PyTorch's name
+    T = property(lambda self: RULES["permute"](self, *reversed(range(len(self._extent)))), doc="The dims in reverse order.")
+    mT = property(lambda self: RULES["transpose"](self, -2, -1), doc="The last two dims exchanged.")
+    H = property(lambda self: RULES["adjoint"](require_matrix("H", self)), doc="The conjugate transpose of a matrix.")
+    mH = property(lambda self: RULES["adjoint"](self), doc="The last two dims exchanged, and conjugated.")
     _grad_fn = grad_fn  # type: ignore[assignment]
     _version = property(lambda self: self._elements._storage.version, doc="How often its values were written to.")
 
@@ -317,6 +319,13 @@ def require_kind(op: str, x: Any, kinds: Sequence[str]) -> Any:
         got = x.layout if isinstance(x, Tensor) else type(x).__name__  # type: ignore[attr-defined]
         names = " or ".join(str(LAYOUTS[kind]) for kind in kinds)
         raise ArgumentError(f"[{op}] expected a tensor of layout {names}, got {got}: {op} expected sparse tensor layout")
+    return x
+
+
+def require_matrix(op: str, x: SparseTensor) -> SparseTensor:
+    """The tensor, if it has two dims."""
+    if len(x._extent) != 2:
+        raise ShapeError(f"[{op}] expected a matrix, got shape {list(x._extent)}; use .m{op} for the last two dims")
     return x
 
 
