@@ -7,7 +7,6 @@ Its methods ask at once. Other classes are asked where a call with one of their 
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -104,11 +103,9 @@ def ask(function: Any, given: Iterable[Any], args: Sequence[Any], keywords: Mapp
     raise DTypeError(f"[{name}] no implementation found for {name} on types that implement __torch_function__: got {[t.__name__ for t in types]}")
 
 
-_FRAMES = os.path.join(os.path.dirname(__file__), "blame.py")
-
-
 def _within_another(final: bool) -> bool:
-    """Whether who asks is part of a public function, in whose frame (`blame.explaining`) the error ends that says so. Methods of classes are none."""
+    """Whether who asks is part of a public function, in whose frame the error ends that says so: it calls `blame.answer`. Methods of classes are
+    none."""
     frame: Any = sys._getframe(2)
     if final:
         while frame.f_code.co_name != "answer":
@@ -117,9 +114,8 @@ def _within_another(final: bool) -> bool:
             frame = frame.f_back
         frame = frame.f_back
     while frame is not None and inside_package(frame.f_code.co_filename):
-        if frame.f_code.co_filename == _FRAMES and frame.f_code.co_name in ("call", "writing"):
-            if "." not in getattr(frame.f_locals.get("function"), "__qualname__", "."):
-                return True
+        if "answer" in frame.f_code.co_names and "." not in getattr(frame.f_locals.get("function"), "__qualname__", "."):
+            return True
         frame = frame.f_back
     return False
 

@@ -220,3 +220,12 @@ def test_trees_tell_kinds_of_tuples() -> None:
     assert trees.is_namedtuple_instance(trees.SequenceKey(1))
     assert trees.tree_is_leaf(3)
     assert not trees.tree_is_leaf([3])
+
+
+def test_a_module_has_other_tensors_in_a_block() -> None:
+    reparametrized = face("torch.nn.utils.stateless")._reparametrize_module
+    layer, given = calque.nn.Linear(2, 1), {"weight": calque.ones(1, 2), "bias": calque.zeros(1)}
+    before = layer.weight
+    with reparametrized(layer, given, tie_weights=True):
+        assert layer(calque.ones(2)).item() == 2.0 and layer.weight is given["weight"]
+    assert layer.weight is before

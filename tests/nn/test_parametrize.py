@@ -158,3 +158,20 @@ def test_complex_weights_have_unit_norm_and_orthonormal_columns(rng: np.random.G
                     np.testing.assert_allclose(layer.weight.detach().numpy(), wanted, atol=1e-10)
     with pytest.raises(ValueError, match="does not support complex tensors"):
         nn.utils.parametrizations.orthogonal(nn.Linear(3, 3, dtype=calque.complex64), "weight", "householder")
+
+
+def test_a_buffer_that_a_functional_call_replaces_is_in_the_dict() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", calque.zeros(2))
+
+        def forward(self, x: Any) -> Any:
+            self.count = self.count + x
+            return self.count
+
+    module, given = Counting(), {"count": calque.full((2,), 5.0)}
+    for k in range(1, 4):
+        assert calque.func.functional_call(module, given, (calque.ones(2),)).tolist() == [5.0 + k] * 2
+        assert given["count"].tolist() == [5.0 + k] * 2 and module.count.tolist() == [0.0, 0.0]
+    assert calque.func.functional_call(module, (given,), (calque.ones(2),)).tolist() == [9.0, 9.0] and given["count"].tolist() == [8.0, 8.0]

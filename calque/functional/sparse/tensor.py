@@ -105,9 +105,9 @@ class SparseTensor(Tensor):
     is_leaf = property(lambda self: self._elements._grad_fn is None, doc="Whether no recorded operation made it.")
     grad_fn = property(lambda self: self._elements._grad_fn, doc="The node of the graph that made its values.")
     T = property(lambda self: RULES["permute"](self, *reversed(range(len(self._extent)))), doc="The dims in reverse order.")
-    mT = property(lambda self: RULES["transpose"](self, -2, -1), doc="The last two dims exchanged.")
+    mT = property(lambda self: RULES["transpose"](self, -2, -1), doc="The last two dims exchanged.")  # noqa: N815 - PyTorch's name
     H = property(lambda self: RULES["adjoint"](require_matrix("H", self)), doc="The conjugate transpose of a matrix.")
-    mH = property(lambda self: RULES["adjoint"](self), doc="The last two dims exchanged, and conjugated.")
+    mH = property(lambda self: RULES["adjoint"](self), doc="The last two dims exchanged, and conjugated.")  # noqa: N815
     _grad_fn = grad_fn  # type: ignore[assignment]
     _version = property(lambda self: self._elements._storage.version, doc="How often its values were written to.")
 

@@ -78,14 +78,19 @@ def _check(module: Any, places: dict[str, Place], given: dict[str, Any], strict:
 
 
 @contextmanager
-def _instead(places: dict[str, Place], given: dict[str, Any], told: Any) -> Iterator[None]:
-    """`told`: the dict to put in what the call has left in the places."""
-    changed = [(*places[name], name, value) for name, value in given.items()]
+def reparametrized(module: Any, given: dict[str, Any], tie_weights: bool, strict: bool, told: Any) -> Iterator[Any]:
+    """A `with` block in which a module has these tensors in the place of its parameters, buffers and other attributes. `told`: the dict to put in
+    what was assigned in their place meanwhile."""
+    places = _places(module)
+    _check(module, places, given, strict)
+    places.update({name: _elsewhere(module, name) for name in given if name not in places})
+    every = _with_tied(places, given) if tie_weights else given
+    changed = [(*places[name], name, value) for name, value in every.items()]
     before = [(registry, key, registry.get(key, MISSING)) for registry, key, _, _ in changed]
     try:
         for registry, key, _, value in changed:
             registry[key] = value
-        yield
+        yield module
     finally:
         for registry, key, name, _ in changed:
             if name in told and key in registry and registry[key] is not told[name]:
@@ -119,18 +124,14 @@ def functional_call(
     dicts = [parameter_and_buffer_dicts] if isinstance(parameter_and_buffer_dicts, Mapping) else list(parameter_and_buffer_dicts)
     if not all(isinstance(d, Mapping) for d in dicts):
         raise ArgumentError(f"[functional_call] Expected all elements of parameter_and_buffer_dicts to be dictionaries, got {shown(dicts)}")
-    given = {name: value for d in dicts for name, value in d.items()}
+    one = parameter_and_buffer_dicts if isinstance(parameter_and_buffer_dicts, dict) else None
+    given = {name: value for d in dicts for name, value in d.items()} if one is None else one
     if len(given) != sum(len(d) for d in dicts):
         twice = sorted({name for name in given if sum(name in d for d in dicts) > 1})
         raise ArgumentError(f"[functional_call] {twice} appeared in multiple dictionaries; behavior of functional call is ambiguous")
-    places = _places(module)
-    _check(module, places, given, strict)
-    places.update({name: _elsewhere(module, name) for name in given if name not in places})
-    if tie_weights:
-        given = _with_tied(places, given)
     positional = () if args is None else args if isinstance(args, tuple) else (args,)
     told = dicts[0] if isinstance(parameter_and_buffer_dicts, MutableMapping) else {}
-    with _instead(places, given, told):
+    with reparametrized(module, given, tie_weights, strict, told):
         return module(*positional, **(kwargs or {}))
 
 
