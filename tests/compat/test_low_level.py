@@ -229,3 +229,16 @@ def test_a_module_has_other_tensors_in_a_block() -> None:
     with reparametrized(layer, given, tie_weights=True):
         assert layer(calque.ones(2)).item() == 2.0 and layer.weight is given["weight"]
     assert layer.weight is before
+
+
+def test_samples_of_gamma_and_dirichlet_distributions() -> None:
+    torch = face("torch")
+    concentration = calque.tensor([0.5, 2.0, 7.0]).expand(4000, 3).clone().requires_grad_()
+    drawn = torch._standard_gamma(concentration)
+    assert (drawn > 0).all() and calque.allclose(drawn.mean(0), concentration[0], rtol=0.1)
+    drawn.sum(0).sum().backward()
+    assert calque.allclose(concentration.grad.mean(0), calque.ones(3), rtol=0.1)  # the mean is the concentration
+    shares = torch._sample_dirichlet(concentration.detach())
+    assert calque.allclose(shares.sum(-1), calque.ones(4000)) and calque.allclose(shares.mean(0), concentration[0] / 9.5, atol=0.02)
+    with pytest.raises(ValueError, match="expected no generator"):
+        torch._standard_gamma(concentration, generator=calque.Generator())

@@ -15,13 +15,15 @@ import numpy as np
 import calque
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
+from calque.distributions.sampling import log_standard_gamma
 from calque.nn import functional as F
 from calque.nn.module import Module
 from calque.nn.modules.rnn import _GATES, RNNBase
 from calque.nn.utils.rnn import PackedSequence
 
 __all__ = [
-    "affine_grid_generator", "alpha_dropout_", "batch_norm", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "ctc_loss", "dropout_",
+    "_sample_dirichlet", "_standard_gamma", "affine_grid_generator", "alpha_dropout_", "batch_norm", "binary_cross_entropy_with_logits",
+    "cosine_embedding_loss", "ctc_loss", "dropout_",
     "embedding", "embedding_bag", "embedding_renorm_", "feature_alpha_dropout_", "feature_dropout", "feature_dropout_", "frobenius_norm", "from_file",
     "get_device", "gru", "gru_cell", "hinge_embedding_loss", "instance_norm", "is_distributed", "is_inference", "is_signed", "kl_div", "lobpcg",
     "lstm", "lstm_cell", "margin_ranking_loss", "max_pool1d_with_indices", "native_dropout", "norm_except_dim", "nuclear_norm", "poisson_nll_loss",
@@ -334,6 +336,22 @@ def lobpcg(
     if largest is None or largest:
         return values[..., -count:].flip(-1), vectors[..., -count:].flip(-1)
     return values[..., :count], vectors[..., :count]
+
+
+def _log_gamma(name: str, concentration: Tensor, generator: Any) -> Tensor:
+    if generator is not None:
+        raise ArgumentError(f"[{name}] expected no generator, got {shown(generator)}; these samples are of the default generator: seed it")
+    return log_standard_gamma(concentration)
+
+
+def _standard_gamma(input: Tensor, generator: Any = None) -> Tensor:
+    """Samples of the gamma distribution of rate 1, differentiable by its concentrations."""
+    return calque.exp(_log_gamma("_standard_gamma", input, generator))
+
+
+def _sample_dirichlet(input: Tensor, generator: Any = None) -> Tensor:
+    """Samples of the Dirichlet distribution over the last dim, differentiable by its concentrations."""
+    return F.softmax(_log_gamma("_sample_dirichlet", input, generator), -1)
 
 
 def from_file(
