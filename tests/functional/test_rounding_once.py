@@ -30,6 +30,10 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "std": lambda x: x.std(1),
     "norm": lambda x: x.norm(dim=1),
     "norm 3": lambda x: x.norm(3, dim=1),
+    "bilinear": lambda x: F.interpolate(x[None, None], scale_factor=2.7, mode="bilinear"),
+    "bicubic": lambda x: F.interpolate(x[None, None], size=(31, 13), mode="bicubic"),
+    "antialias": lambda x: F.interpolate(x[None, None], size=(21, 5), mode="bilinear", antialias=True),
+    "linear": lambda x: F.interpolate(x[None], scale_factor=3, mode="linear"),
     "norm 1": lambda x: x.norm(1, dim=1),
 }
 

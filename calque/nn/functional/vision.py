@@ -14,7 +14,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import contiguous_strides, listed, whole
 from calque.base.text import shown
-from calque.functional.common import prim, require_dims, require_real
+from calque.functional.common import cast, prim, require_dims, require_real
 from calque.functional.declared import public
 from calque.functional.precision import as_given
 from calque.nn.functional.conv import sizes
@@ -109,16 +109,16 @@ def _nearest(x: Tensor, out: list[int], scales: list[Any], exact: bool) -> Tenso
 
 @as_given
 def _separable(x: Tensor, out: list[int], scales: list[Any], weights: Callable[..., Any], align_corners: bool) -> Tensor:
-    """One interpolation matrix per spatial dim."""
-    shape = tuple(x._layout.shape)
-    kind = x._layout.dtype
+    """One interpolation matrix per spatial dim. Sums and weights of 16-bit floats are of float32, so that the result rounds once."""
+    shape, given = tuple(x._layout.shape), x._layout.dtype
+    kind, x = given.compute, cast(x, given.compute)
     for d, (n, o, s) in enumerate(zip(shape[2:], out, scales, strict=True), start=2):
         matrix = upload_known(weights(n, o, s, align_corners).astype(kind.np), kind, s)
         if d == len(shape) - 1:
             x = T.matmul(x, T.transpose(matrix, 0, 1))
         else:
             x = T.transpose(T.matmul(T.transpose(x, d, -1), T.transpose(matrix, 0, 1)), d, -1)
-    return x
+    return cast(x, given)
 
 
 def _output_sizes(hw: tuple[int, ...], size: Any, scale_factor: Any, recompute: bool) -> tuple[list[int], list[Any]]:
