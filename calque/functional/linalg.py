@@ -236,6 +236,8 @@ def _combine(op: str, input: Tensor, out: Tensor, beta: Any, alpha: Any) -> Tens
             ".to(dtype)"
         )
     kind = out._layout.dtype
+    if kind.compute is not kind and (alpha != 1 or beta != 1):  # the product has been rounded; what is scaled and added is once more, not three times
+        return cast(_combine(op, cast(input, kind.compute), cast(out, kind.compute), beta, alpha), kind)
     alpha, beta = (fill_number(x, kind, op) if kind.category == 1 or _is_complex(x) and not kind.is_complex else x for x in (alpha, beta))
     scaled = out if alpha == 1 else mul(out, alpha)
     if beta == 0:

@@ -317,12 +317,12 @@ def as_tensor_of(x: Any, dtype: dt.DType) -> Tensor:
 def hypot(input: Operand, other: Operand) -> Tensor:
     """`sqrt(input**2 + other**2)` without overflow, broadcast: (*), (*) -> (*)."""
     a, b = _both_float("hypot", input, other, promote=False)
+    kind, a, b = a._layout.dtype, widened(a), widened(b)
     first, second = abs_(a.detach()), abs_(b.detach())
     scale = prim("maximum", first, second)
     infinite = (first == math.inf) | (second == math.inf)  # also beside NaN
     safe = where((scale == 0) | infinite, 1.0, scale)
-    x, y = a / safe, b / safe
-    return where(infinite, math.inf, sqrt(x * x + y * y) * safe)
+    return cast(where(infinite, math.inf, sqrt(square(a / safe) + square(b / safe)) * safe), kind)
 
 
 @public(out=True)

@@ -72,6 +72,10 @@ def lerp(input: Tensor, end: Tensor, weight: Operand) -> Tensor:
         )
     if input._layout.dtype.category < 2:
         raise DTypeError(f"[lerp] expected a floating dtype, got {input._layout.dtype!r}; convert with .float()")
+    kind = input._layout.dtype
+    if kind.compute is not kind:  # rounded once
+        wide = [cast(x, kind.compute) if is_tensor(x) else x for x in (input, end, weight)]
+        return cast(lerp(*wide), kind)
     difference = sub(end, input)
     if is_scalar(weight):
         weight = weight if not isinstance(weight, complex) else fill_number(weight, input._layout.dtype, "lerp")

@@ -30,6 +30,11 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "std": lambda x: x.std(1),
     "norm": lambda x: x.norm(dim=1),
     "norm 3": lambda x: x.norm(3, dim=1),
+    "avg_pool": lambda x: F.avg_pool2d(x[None, None], 3, padding=1, count_include_pad=False),
+    "adaptive": lambda x: F.adaptive_avg_pool2d(x[None, None], (7, 3)),
+    "hypot": lambda x: calque.hypot(x, x.flip(0)),
+    "lerp": lambda x: calque.lerp(x, x.flip(0), 0.3),
+    "lerp by tensors": lambda x: calque.lerp(x, x.flip(0), (x.detach() > 0).to(x.dtype) * 0.75),
     "bilinear": lambda x: F.interpolate(x[None, None], scale_factor=2.7, mode="bilinear"),
     "bicubic": lambda x: F.interpolate(x[None, None], size=(31, 13), mode="bicubic"),
     "antialias": lambda x: F.interpolate(x[None, None], size=(21, 5), mode="bilinear", antialias=True),
@@ -75,3 +80,15 @@ def test_in_place_keeps_the_type() -> None:
         assert getattr(F, name)(x, inplace=True) is x
         assert x.dtype is calque.bfloat16
         assert x.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("name", ["addmm", "addmv", "baddbmm"])
+def test_scaled_products_round_twice_at_most(name: str) -> None:
+    """The product, and the sum of what is scaled: on average that is less than 1.7 times the error of one rounding."""
+    random = np.random.default_rng(5)
+    shapes = {"addmm": ((40, 40),) * 3, "addmv": ((4000,), (4000, 9), (9,)), "baddbmm": ((2, 40, 40),) * 3}[name]
+    given = [calque.tensor(random.normal(size=shape)).to(calque.bfloat16) for shape in shapes]
+    function = getattr(calque, name)
+    exact = function(*[x.double() for x in given], beta=0.3, alpha=0.7)
+    errors = [(found.double() - exact).abs().mean().item() for found in (function(*given, beta=0.3, alpha=0.7), exact.to(calque.bfloat16))]
+    assert errors[0] < 1.7 * errors[1]

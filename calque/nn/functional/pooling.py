@@ -464,11 +464,11 @@ def _avg_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mo
     w = _windows(op, x, (*settings, 1), ceil_mode)
     count = divisor if divisor is not None else _divisors(w, include_pad)
     if not isinstance(count, int):
-        count = upload_known(count.astype(x._layout.dtype.np), x._layout.dtype)
-    totals = _window_sums(w, kinked(x))
+        count = upload_known(count.astype(x._layout.dtype.compute.np), x._layout.dtype.compute)
+    totals = _window_sums(w, kinked(cast(x, x._layout.dtype.compute)))
     if x._layout.dtype.category == 1:
         return back(cast(T.div(totals, count, rounding_mode="trunc"), x._layout.dtype))  # type: ignore[no-any-return]
-    return back(totals / count)  # type: ignore[no-any-return]
+    return back(cast(totals / count, x._layout.dtype))  # type: ignore[no-any-return]
 
 
 @public(of="nn.functional")
@@ -543,8 +543,9 @@ def _adaptive_average(op: str, x: Tensor, output_size: Any) -> Tensor:
     if all(h % o == 0 for h, o in zip(hw, out, strict=True)):
         n, c = x._layout.shape[:2]
         return T.mean(T.reshape(kinked(x), (n, c, out[0], hw[0] // out[0], out[1], hw[1] // out[1])), (3, 5))
-    kind, x = x._layout.dtype, kinked(x)
-    return T.matmul(_averages(hw[0], out[0], kind), T.matmul(x, T.transpose(_averages(hw[1], out[1], kind), 0, 1)))
+    given, kind = x._layout.dtype, x._layout.dtype.compute
+    rows = T.matmul(kinked(cast(x, kind)), T.transpose(_averages(hw[1], out[1], kind), 0, 1))
+    return cast(T.matmul(_averages(hw[0], out[0], kind), rows), given)
 
 
 @public(of="nn.functional")
