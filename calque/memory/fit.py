@@ -266,9 +266,11 @@ def largest_batch(step: Callable[..., Any], *inputs: Any, budget: int | str | No
             peaks[count] = planned_for(step, inputs, example, count).peak
         return peaks[count] <= limit
 
-    if not fits(1):
-        raise MemoryPlanError(f"[largest_batch] expected one sample to fit into {human(limit)}, got a peak of {human(peaks[1])}; use a smaller model")
-    low, high = 1, most + 1  # the first fits, the other does not, or is not asked for
+    least = _least_that_runs(fits, example)
+    if not fits(least):
+        what = "one sample" if least == 1 else f"{least} samples"
+        raise MemoryPlanError(f"[largest_batch] expected {what} to fit into {human(limit)}, got a peak of {human(peaks[least])}; use a smaller model")
+    low, high = least, most + 1  # the first fits, the other does not, or is not asked for
     guess = 64
     while high - low > 1:
         count = min(max(guess, low + 1), high - 1)
@@ -285,6 +287,19 @@ def largest_batch(step: Callable[..., Any], *inputs: Any, budget: int | str | No
             if high - low > 8 and (low + 1 in peaks or high - 1 in peaks or len(peaks) > 12):
                 guess = (low + high) // 2
     return low
+
+
+def _least_that_runs(fits: Callable[[int], bool], given: int) -> int:
+    """The batch to begin with: batch norm, for one, refuses a single sample. What is raised for the example as it was given is the caller's."""
+    for count in (1, 2):
+        if count >= given:
+            break
+        try:
+            fits(count)
+        except Exception:  # of the user's step, whatever it is
+            continue
+        return count
+    return given if given > 1 else 1
 
 
 def free_bytes() -> int:

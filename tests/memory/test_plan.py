@@ -17,7 +17,7 @@ import calque
 from calque import nn
 from calque.backend.cpu.memory import POOL
 from calque.base.config import settings
-from calque.base.errors import MemoryPlanError
+from calque.base.errors import MemoryPlanError, ShapeError
 from calque.memory import largest_batch, plan
 from calque.monitor import AverageMeter
 from calque.record.recorder import flush, local, record_from_here
@@ -243,6 +243,21 @@ def test_the_largest_batch() -> None:
     assert fits[0] <= budget * 1.01 and fits[1] > budget
     with pytest.raises(MemoryPlanError, match="expected one sample to fit into"):
         largest_batch(step, calque.randn(4, 32), calque.randint(0, 5, (4,)), budget=1000)
+
+
+def test_the_largest_batch_of_a_step_that_refuses_one_sample() -> None:
+    model = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.Linear(64, 5))
+
+    def step(x: Any) -> None:
+        model.zero_grad()
+        model(x).sum().backward()
+
+    budget = POOL.stats().in_use + (4 << 20)
+    assert largest_batch(step, calque.randn(16, 32), budget=budget) == largest_batch(step, calque.randn(2, 32), budget=budget) > 100
+    with pytest.raises(MemoryPlanError, match="expected 2 samples to fit into"):
+        largest_batch(step, calque.randn(16, 32), budget=1000)
+    with pytest.raises(ShapeError, match="Expected more than 1 value per channel"):
+        largest_batch(step, calque.randn(1, 32), budget=budget)
 
 
 def test_an_error_in_the_middle_of_planning(monkeypatch: pytest.MonkeyPatch) -> None:
