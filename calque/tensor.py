@@ -359,8 +359,7 @@ def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
             attach_node(result, edge, op, (input,))
         return result
 
-    made = hastened(op, apply, not_floating if to_float else None, False)
-    return made
+    return (made := hastened(op, apply, not_floating if to_float else None, False))
 
 
 def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary:  # noqa: C901, PLR0915 - the hot path of recording: one frame

@@ -204,9 +204,8 @@ def _own_handle(out: Any, args: tuple[Any, ...], ctx: FunctionCtx) -> Any:
     return alias
 
 
-def _attach_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], outputs: list[Any]) -> None:
-    tensors = [out for out in outputs if isinstance(out, Tensor)]
-    places = [isinstance(out, Tensor) for out in outputs]
+def _check_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], tensors: list[Any]) -> None:
+    """Refuse a function that can have no gradient as it is."""
     if cls.backward is not Function.backward and cls.vjp is not Function.vjp:
         raise AutogradError(f"[{cls.__name__}] Implementing both 'backward' and 'vjp' for a custom Function is not allowed; leave one of them out")
     for t in ctx._dirty:
@@ -219,6 +218,12 @@ def _attach_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...]
     for x in args:
         if isinstance(x, Tensor) and hasattr(x, "_elements") and x._requires_grad:
             raise NotDense(x, cls.__name__)
+
+
+def _attach_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], outputs: list[Any]) -> None:
+    tensors = [out for out in outputs if isinstance(out, Tensor)]
+    places = [isinstance(out, Tensor) for out in outputs]
+    _check_history(cls, ctx, args, tensors)
     node = function_node(
         f"{cls.__name__}Backward",
         args,

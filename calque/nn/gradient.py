@@ -62,33 +62,39 @@ def with_gradient(
         values = _values(forward, inputs)
     finally:
         state.grad = True
-    layouts, shown, versions = [], list(values), []
+    layouts, shown = [], list(values)
     for k in range(count):
         v = values[k]
         layouts.append(v._layout)
         shown[k] = wrap(v._storage, v._layout)
-    for x in inputs:
-        versions.append(0 if x is None else x._storage.version)
     rule = backward if getattr(backward, "__code__", None) is RULE else formula(forward, backward)
     node = function_node(label, inputs, tuple(layouts), rule)
     node.where = state.trace.cur.line
-    node.saved = dict(enumerate(inputs)) if reads else {}
-    node.versions = before = tuple(versions)
-    if not reads:
-        node.versions = ()
-    for k in uses:
-        storage = values[k]._storage
-        node.saved[-1 - k] = storage
-        node.versions += (storage.version,)
-    node.context = (inputs, before, tuple(shown))
-    if state.trace.transforms:
-        state.trace.saving(node)
+    _save(node, inputs, values, tuple(shown), uses, reads)
     targets = (node,) if count == 1 else output_nodes(node, count)
     for out, target in zip(values, targets, strict=False):
         if out._base is not None:
             without_base(out, inputs)
         out._grad_fn, out._requires_grad = target, True
     return values if every else values[0] if count == 1 else values[:count]
+
+
+def _save(node: Any, inputs: tuple[Any, ...], values: tuple[Any, ...], shown: tuple[Any, ...], uses: tuple[int, ...], reads: bool) -> None:
+    """Keep what a node's rule reads, and count the versions of what nobody may change until then."""
+    versions = []
+    for x in inputs:
+        versions.append(0 if x is None else x._storage.version)
+    before = tuple(versions)
+    node.saved = dict(enumerate(inputs)) if reads else {}
+    node.versions = before if reads else ()
+    for k in uses:
+        storage = values[k]._storage
+        node.saved[-1 - k] = storage
+        node.versions += (storage.version,)
+    node.context = (inputs, before, shown)
+    trace = local.state.trace
+    if trace.transforms:
+        trace.saving(node)
 
 
 def _values(forward: Forward, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

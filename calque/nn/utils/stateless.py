@@ -124,8 +124,7 @@ def functional_call(
     dicts = [parameter_and_buffer_dicts] if isinstance(parameter_and_buffer_dicts, Mapping) else list(parameter_and_buffer_dicts)
     if not all(isinstance(d, Mapping) for d in dicts):
         raise ArgumentError(f"[functional_call] Expected all elements of parameter_and_buffer_dicts to be dictionaries, got {shown(dicts)}")
-    one = parameter_and_buffer_dicts if isinstance(parameter_and_buffer_dicts, dict) else None
-    given = {name: value for d in dicts for name, value in d.items()} if one is None else one
+    given = {name: value for d in dicts for name, value in d.items()}
     if len(given) != sum(len(d) for d in dicts):
         twice = sorted({name for name in given if sum(name in d for d in dicts) > 1})
         raise ArgumentError(f"[functional_call] {twice} appeared in multiple dictionaries; behavior of functional call is ambiguous")
