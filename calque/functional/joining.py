@@ -273,7 +273,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out
         listed = _common("cat", tensors)
     except (NotDense, TypeError) as error:
         if (meant := answer("cat", cat, (tensors, dim), {}, error)) is not NOTHING:
-            return meant  # type: ignore[no-any-return]
+            return meant if out is None else written("cat", meant, out)  # type: ignore[no-any-return]
         raise
     kept = listed
     if any(x._layout.ndim != 1 for x in listed):  # PyTorch skips empty 1-d tensors among others
@@ -297,7 +297,8 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None)
     try:
         listed = _common("stack", tensors)
     except NotDense as asked:
-        return asked.tensor._meaning("stack", (tensors,), {"dim": dim} if dim else {})  # type: ignore[attr-defined, no-any-return]
+        meant = asked.tensor._meaning("stack", (tensors,), {"dim": dim} if dim else {})  # type: ignore[attr-defined]
+        return meant if out is None else written("stack", meant, out)  # type: ignore[no-any-return]
     shape = listed[0]._layout.shape
     for i, x in enumerate(listed):
         if x._layout.shape != shape:

@@ -7,7 +7,7 @@ from inspect import signature
 from typing import Any
 
 from calque.base.dtypes import DType
-from calque.base.errors import ArgumentError, AutogradError, DTypeError
+from calque.base.errors import ArgumentError, AutogradError, DTypeError, NotDense
 from calque.base.text import described
 from calque.observe.source import warn_user
 from calque.record.recorder import local
@@ -15,6 +15,17 @@ from calque.record.recorder import local
 
 def _is_tensor(x: Any) -> bool:
     return hasattr(x, "_storage") and hasattr(x, "_layout")
+
+
+def _is_sparse(x: Any) -> bool:
+    return hasattr(type(x), "_meaning")  # a tensor that has no storage of its own, and says what functions mean for it
+
+
+def _result(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    try:
+        return function(*args, **keywords)
+    except NotDense as error:
+        return error.tensor._meaning(name, args, keywords, function)  # type: ignore[attr-defined]
 
 
 def stored(
@@ -30,19 +41,19 @@ def stored(
         )
     outs = list(out) if isinstance(out, (tuple, list)) else [out]
     for target in outs or [out]:
-        if not _is_tensor(target):
+        if not (_is_sparse(target) or _is_tensor(target)):
             raise DTypeError(f"[{name}] expected out as a Tensor (or one for each result), got {described(target)}; leave it out to get a new one")
     flat = [x for a in (*args, *keywords.values(), *outs) for x in (a if isinstance(a, (tuple, list)) else (a,))]
     state = local.state
-    if state.grad and any(_is_tensor(x) and x._requires_grad for x in flat):
+    if state.grad and any(x.requires_grad if _is_sparse(x) else _is_tensor(x) and x._requires_grad for x in flat):
         raise AutogradError(
             f"[{name}] {name}(): functions with out=... arguments don't support automatic differentiation, but one of the arguments requires grad: "
             "expected none; assign the result, or call it under no_grad()"
         )
-    if keywords.get("dtype") is None and not any(map(_is_tensor, flat[: -len(outs)])) and _takes_dtype(function):
-        keywords = {**keywords, "dtype": outs[0]._layout.dtype}  # what makes numbers makes them in that type
+    if keywords.get("dtype") is None and not any(_is_sparse(x) or _is_tensor(x) for x in flat[: -len(outs)]) and _takes_dtype(function):
+        keywords = {**keywords, "dtype": outs[0].dtype}  # what makes numbers makes them in that type
     require_dtype(name, keywords, outs[0])
-    result = function(*args, **keywords)
+    result = _result(name, function, args, keywords)
     several = isinstance(result, (tuple, list))
     parts = list(result) if several else [result]
     if len(parts) != len(outs):
@@ -50,7 +61,7 @@ def stored(
     how = how or function.__dict__.get("takes_out")
     if several or how == "exact" or (how == "real" and not any(_is_tensor(x) and x._layout.dtype.is_complex for x in args)):
         _require_same(name, outs, parts)
-    if how == "flat" and outs[0]._layout.numel == result._layout.numel:
+    if how == "flat" and _is_tensor(outs[0]) and _is_tensor(result) and outs[0]._layout.numel == result._layout.numel:
         parts = [result.reshape(tuple(outs[0]._layout.shape))]
     for target, part in zip(outs, parts, strict=True):
         write(name, target, part)
@@ -61,8 +72,8 @@ def stored(
 
 def _require_same(name: str, outs: Sequence[Any], parts: Sequence[Any]) -> None:
     for target, part in zip(outs, parts, strict=True):
-        if part._layout.dtype is not target._layout.dtype:
-            got = f"{part._layout.dtype!r}, but got {target._layout.dtype!r} instead"
+        if part.dtype is not target.dtype:
+            got = f"{part.dtype!r}, but got {target.dtype!r} instead"
             raise DTypeError(f"[{name}] Expected out tensor to have dtype {got}; convert it afterwards")
 
 
@@ -83,6 +94,11 @@ def write(name: str, target: Any, value: Any) -> None:
     if isinstance(value, (tuple, list)):
         for one, part in zip(target, value, strict=True):
             write(name, one, part)
+        return
+    if _is_sparse(target) or _is_sparse(value):
+        if not (_is_sparse(target) and _is_sparse(value)):
+            raise DTypeError(f"[{name}] expected an out of the result's layout {value.layout!r}, got {target.layout!r}; leave it out for a new one")
+        target._become(value, name)
         return
     mine, theirs = target._layout, value._layout
     if theirs.dtype.category > mine.dtype.category:

@@ -7,6 +7,7 @@ import pickle
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 
 import calque
@@ -116,3 +117,30 @@ def losses(torch: Any) -> list[float]:
         optimizer.step()
         found.append(loss.item())
     return found
+
+
+@pytest.mark.parametrize(("name", "operands"), [
+    ("neg", "s"), ("abs", "s"), ("sin", "s"), ("sqrt", "s"), ("mul", "s s"), ("mul", "d s"), ("add", "s s"), ("sub", "s s"), ("pow", "s 2"),
+    ("div", "s 2"), ("mm", "s m"), ("matmul", "s m"), ("addmm", "q s m"),
+])  # fmt: skip
+def test_results_are_written_into_what_the_caller_has(name: str, operands: str) -> None:
+    found = []
+    for T in (torch, calque):
+        sparse = T.tensor([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]]).to_sparse()
+        given = {"s": sparse, "d": T.ones(2, 3), "m": T.ones(3, 2), "q": T.ones(2, 2), "2": 2}
+        out = T.zeros(2, 2) if "m" in operands else T.zeros(2, 3).to_sparse()
+        assert getattr(T, name)(*[given[x] for x in operands.split()], out=out) is out
+        found.append(np.asarray((out if "m" in operands else out.to_dense()).tolist()))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
+
+
+def test_results_of_another_layout_are_not_written() -> None:
+    sparse = calque.ones(2, 3).to_sparse()
+    for call in (lambda: calque.neg(sparse, out=calque.zeros(2, 3)), lambda: calque.neg(calque.ones(2, 3), out=sparse.clone())):
+        with pytest.raises(TypeError, match=r"\[neg\] expected an out of the result's layout"):
+            call()
+    with pytest.raises(TypeError, match=r"\[cat\] expected an out of the result's layout"):
+        calque.cat([sparse, sparse], out=calque.zeros(4, 3))
+    joined = calque.zeros(4, 3).to_sparse()
+    assert calque.cat([sparse, sparse], out=joined) is joined
+    assert joined.to_dense().sum().item() == 12
