@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from calque.autograd.api import GradientEdge, RemovableHandle, as_edge, register_hook, target_of
 from calque.autograd.engine import reaches
 from calque.autograd.grad_fn import GradFn as Node
-from calque.autograd.transform.packing import Packing
+from calque.autograd.transform.packing import Hooks, pop, push
 from calque.base.errors import ArgumentError, AutogradError, DTypeError
 from calque.base.text import shown, type_name
 from calque.record.recorder import local
@@ -109,17 +109,14 @@ class saved_tensors_hooks:
     def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
         self.pack_hook, self.unpack_hook = pack_hook, unpack_hook
         self._every = True
-        self._open: list[Packing] = []
 
     def __enter__(self) -> None:
         if _Refused.why is not None:
             raise RuntimeError(_Refused.why)
-        frame = Packing(self.pack_hook, self.unpack_hook, self._every)
-        frame.__enter__()
-        self._open.append(frame)
+        push(Hooks(self.pack_hook, self.unpack_hook, self._every))
 
     def __exit__(self, *error: object) -> None:
-        self._open.pop().__exit__(*error)
+        pop()
 
 
 class save_on_cpu(saved_tensors_hooks):

@@ -18,6 +18,7 @@ from calque.autograd.graph import (
     saved_tensors_hooks,
 )
 from calque.base.config import settings
+from calque.record.recorder import local
 
 
 def same(t: Any) -> Any:
@@ -160,6 +161,37 @@ def test_what_the_functions_may_not_do() -> None:
         (a.exp().var() + a[0] ** 2).backward()
     assert a.grad is not None
     assert a.grad.tolist() == [2, 0]
+
+
+def test_blocks_that_functions_of_the_user_open_and_close() -> None:
+    """What ends is what began last, whoever asks; a thread is as it was when all have ended."""
+
+    def closing(t: Any) -> Any:
+        first.__exit__()
+        return t
+
+    def opening(t: Any) -> Any:
+        third.__enter__()
+        return t
+
+    for kind in ("unpack", "pack"):
+        first = saved_tensors_hooks(closing, same) if kind == "pack" else saved_tensors_hooks(same, closing)
+        for _ in range(3):
+            with saved_tensors_hooks(same, same):
+                first.__enter__()
+                x = calque.ones(3, requires_grad=True)
+                x.sin().sum().backward()
+                assert x.grad is not None
+            (x * x).sum().backward()
+        third = saved_tensors_hooks(same, same)
+        with saved_tensors_hooks(opening, same) if kind == "pack" else saved_tensors_hooks(same, opening):
+            x.sin().sum().backward()
+        third.__exit__()
+    with pytest.raises(RuntimeError, match="got one too many"):
+        first.__exit__()
+    assert not local.state.trace.transforms
+    assert local.state.plain
+    assert (calque.ones(2) * 2).tolist() == [2, 2]
 
 
 def test_hooks_of_several_tensors() -> None:

@@ -7,9 +7,10 @@ that are recorded again know no such rule, and walk.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from calque.autograd.api import passing_on
 from calque.autograd.engine import apply_primitive
@@ -24,7 +25,7 @@ from calque.record.nodes import FunctionNode, GradNode
 from calque.record.path import Edge
 from calque.record.recorder import Storage, local
 from calque.replay.capture import abort
-from calque.tensor import TENSOR_TYPES, Tensor, _sequence, record, wrap
+from calque.tensor import Tensor, _sequence, record, wrap
 
 _new: Any = object.__new__
 
@@ -85,7 +86,7 @@ class PackedRule:
         again.hooks = again.retain = None
         again.freed = ""
         again.saved = {place: x.tensor() if x.__class__ is Packed else x for place, x in self.saved.items()}
-        if -1 in again.saved:
+        if isinstance(again.saved.get(-1), Tensor):
             out, view = again.saved[-1], self.edge.layout
             whole = out._layout is view and out._storage.layout is view
             again.saved[-1] = (out if whole else record(COPY, (wrap(out._storage, out._layout),), (), True))._storage
@@ -137,36 +138,65 @@ def _unpacked(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([x.tensor() if x.__class__ is Packed else x for x in values])
 
 
+class Hooks(NamedTuple):
+    """The functions of one block. `every`: whether operations that cannot hand over what they save are refused; else they keep it as it is."""
+
+    pack: Callable[[Tensor], Any]
+    unpack: Callable[[Any], Any]
+    every: bool
+
+
+class _Open(threading.local):
+    frame: Packing | None = None  # of the blocks that this thread is in
+
+
+_open = _Open()
+
+
+def push(hooks: Hooks) -> None:
+    """A block begins; its functions are called instead of those of the block around it."""
+    frame, state = _open.frame, local.state
+    if state.trace.transforms and state.trace is not frame:
+        raise AutogradError(
+            "[saved_tensors_hooks] expected a block outside of transforms (vmap, grad, jvp, export), got one inside of them: they "
+            "don't yet support saved tensor hooks; open it outside of the function that is transformed"
+        )
+    abort("opens a block of saved_tensors_hooks")
+    if frame is None:
+        frame = Packing()
+        frame.__enter__()
+        _open.frame = frame
+    frame.hooks.append(hooks)
+
+
+def pop() -> None:
+    """A block ends: the one that began last, as in PyTorch, whichever that is."""
+    frame = _open.frame
+    if frame is None or not frame.hooks:
+        raise AutogradError("[saved_tensors_hooks] expected the end of a block that has begun, got one too many; use it in a with statement")
+    frame.hooks.pop()
+    frame.leave()
+
+
 class Packing(Frame):
-    """The hooks of one block."""
+    """Stands in the place of a thread's trace while it is in blocks."""
 
     name = "saved_tensors_hooks"
 
-    def __init__(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Any], every: bool) -> None:
-        """`every`: whether operations that cannot hand over what they save are refused; else they keep it as it is."""
+    def __init__(self) -> None:
         super().__init__()
-        self.pack, self.unpack, self.every = pack, unpack, every
-        self.around: Any = None  # the block around this one, whose functions are not called meanwhile
+        self.hooks: list[Hooks] = []  # of the blocks, innermost last
 
     def __enter__(self) -> Any:
-        state = local.state
-        if state.trace.transforms and state.trace.__class__ is not Packing:
-            raise AutogradError(
-                "[saved_tensors_hooks] expected a block outside of transforms (vmap, grad, jvp, export), got one inside of them: they "
-                "don't yet support saved tensor hooks; open it outside of the function that is transformed"
-            )
-        abort("opens a block of saved_tensors_hooks")
-        if state.trace.__class__ is Packing:
-            self.around, state.trace = state.trace, state.trace.outer
         super().__enter__()
-        state.plain = not self.within  # values are what they are without it
+        local.state.plain = True  # values are what they are without it
         return self
 
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        if self.around is not None:
-            self.around.outer, local.state.trace = local.state.trace, self.around
-            self.around = None
+    def leave(self) -> None:
+        """Give the trace its place back if no block is left, and unless a function of the user's runs below."""
+        if not self.hooks and local.state.trace is self:
+            self.__exit__()
+            _open.frame = None
 
     # ------------------------------------------------------------------------------------------------------ packing
 
@@ -178,24 +208,31 @@ class Packing(Frame):
 
     def packed(self, t: Any, target: Any) -> Any:
         """What is kept in the place of a saved tensor."""
-        return self.below(self._packed, t, target) if t.__class__ in TENSOR_TYPES or isinstance(t, Tensor) else t
+        if not self.hooks or not isinstance(t, Tensor):
+            return t
+        return self.below(self._packed, t, target)
 
     def _packed(self, t: Tensor, target: Any) -> Packed:
         local.state.grad = False  # `below` gives it back
-        return Packed(self.pack, self.unpack, t, target)
+        hooks = self.hooks[-1]
+        return Packed(hooks.pack, hooks.unpack, t, target)
 
     def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Tensor:
+        if not self.hooks:  # a function of the user's has ended the last block
+            self.leave()
+            return self.below(record, op, operands, attrs, row_major) if local.state.trace is self else record(op, operands, attrs, row_major)
         first = next(_sequence)
         out: Tensor = self.below(record, op, operands, attrs, row_major)
         self.last = weakref.ref(out)
         node = out._grad_fn
-        if node is None or node.number < first:
+        if node is None or node.number < first or not self.hooks:
             return out
         if node.__class__ is FunctionNode:  # of a view of the result
             behind = node.next[0]
             node.next = (self._node(behind) if behind.__class__ is GradNode and behind.number >= first else behind, *node.next[1:])
         elif node.__class__ is GradNode:
             out._grad_fn = self._node(node)
+        self.leave()
         return out
 
     def _node(self, node: GradNode) -> GradNode:
@@ -205,7 +242,8 @@ class Packing(Frame):
         edge, saved = node.edge, {}
         for place, x in node.saved.items():
             value = wrap(x, edge.layout) if place < 0 else x
-            saved[place] = self.packed(value, None if place < 0 else node.next[place])
+            kept = self.packed(value, None if place < 0 else node.next[place])
+            saved[place] = x if kept is value else kept
         made = _new(FunctionNode)
         made.edge = made.hooks = made.retain = made.context = None
         made.next, made.number, made.freed = node.next, node.number, ""
@@ -215,6 +253,8 @@ class Packing(Frame):
 
     def saving(self, node: FunctionNode) -> None:
         """Called for each node with a formula, when all that it has saved is there."""
+        if not self.hooks:
+            return
         rule = node.backward
         if node.__class__ is FunctionNode and node.context.__class__ is tuple:  # of `nn.gradient.with_gradient`
             inputs, _, values = node.context
@@ -232,7 +272,7 @@ class Packing(Frame):
                 kept[place] = self.packed(t, t._grad_fn if result else None if k is None else node.next[k])
             node.backward = PackedSaved(rule, kept)
             node.saved, node.versions = {}, ()
-        elif node.saved and self.every:
+        elif node.saved and self.hooks[-1].every:
             raise NotImplementedError(
                 f"[saved_tensors_hooks] expected operations whose saved tensors can be handed to the hooks, got {node.name()}, whose formula keeps "
                 "them to itself; compute it outside of the block, or in other operations"
