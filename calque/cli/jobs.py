@@ -97,16 +97,17 @@ def _numeric(path: Path, target: str) -> list[str]:
     names = read_header(path)
     if target not in names:
         raise ArgumentError(f"[init] expected --target to be one of {', '.join(names[:12])}, got {target!r}")
-    found, texts = [], []
+    found, texts, why = [], [], ""
     for name in names:
         if name != target:
             try:
                 read_table(path, [name], "", 0.0)
                 found.append(name)
-            except DataError:
+            except DataError as error:
                 texts.append(name)
+                why = why or str(error)
     if not found:
-        raise DataError(f"[init] expected columns of numbers beside {target} in {str(path)!r}, got texts only")
+        raise DataError(f"[init] expected columns of numbers beside {target} in {str(path)!r}, got none: {why or 'there is no other column'}")
     if texts:
         print(f"note: left out are columns of texts: {', '.join(texts[:8])}", file=sys.stderr)
     return found

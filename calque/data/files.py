@@ -3,6 +3,7 @@ in every worker for itself. Addresses stand for a copy on this machine (see `rem
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -89,6 +90,17 @@ class TableDataset(Dataset[Any]):
         return row if self.targets is None else (row, self.targets[index].item())
 
 
+@contextlib.contextmanager
+def text_of(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """A file of text, opened. Raises DataError, inside as well, for one that is not of UTF-8."""
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        try:
+            yield file
+        except UnicodeDecodeError as error:
+            byte = f"{error.reason} ({error.object[error.start]:#x})"
+            raise DataError(f"[TableDataset] expected text of UTF-8 in {os.fspath(path)}, got {byte}; save it as UTF-8") from error
+
+
 def _columns(path: str) -> dict[str, Sequence[Any]]:
     """The columns of a table by name."""
     kind = os.path.splitext(path)[1].lower()
@@ -97,7 +109,7 @@ def _columns(path: str) -> dict[str, Sequence[Any]]:
         return {name: table.column(name).to_pylist() for name in table.column_names}
     if kind not in (".csv", ".tsv"):
         raise ArgumentError(f"[TableDataset] expected a file that ends in .csv, .tsv or .parquet, got {path!r}")
-    with open(path, newline="", encoding="utf-8-sig") as file:
+    with text_of(path) as file:
         rows = csv.reader(file, delimiter="\t" if kind == ".tsv" else ",")
         names = next(rows, None)
         if not names:

@@ -17,7 +17,7 @@ from calque.base.errors import ArgumentError, DataError
 from calque.base.extras import need
 from calque.base.text import nearest, shown
 from calque.data import Dataset, TensorDataset
-from calque.data.files import TableDataset
+from calque.data.files import TableDataset, text_of
 from calque.functional import from_numpy, tensor
 from calque.train.recipe import Recipe
 from calque.vision import transforms as T
@@ -269,7 +269,7 @@ def read_header(path: Path) -> list[str]:
     """The names of the columns of a table."""
     if path.suffix.lower() == ".parquet":
         return list(need("pyarrow.parquet", "pyarrow", "data", "train").read_schema(path).names)
-    with open(path, newline="", encoding="utf-8-sig") as file:
+    with text_of(path) as file:
         return next(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","), [])
 
 

@@ -276,3 +276,14 @@ def test_the_tab_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
     assert completed("calque", "tra") == ["train"] and completed("calque", "train", "--re") == ["--resume", "--restart"]
     assert completed("calque", "train", "cal") == ["calque.toml"]
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    (b"a,b,k\n1,2,u\n3,v\n", "got none: [TableDataset] expected 3 cells in line 3"), (b"a,a,k\n1,2,u\n", "expected each name of a column once"),
+    (b"a,k\nx,u\ny,v\n", "expected a number in row 0"), (b"k\nu\n", "got none: there is no other column"),
+    (b"a,k\xff\n1,2\n", "expected text of UTF-8"),
+])  # fmt: skip
+def test_why_a_table_has_no_columns_of_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, said: str) -> None:
+    (tmp_path / "table.csv").write_bytes(content)
+    assert main(["init", str(tmp_path / "table.csv"), "--target", "k", "--recipe", str(tmp_path / "r.toml")]) == 2
+    assert said in capsys.readouterr().err and not (tmp_path / "r.toml").exists()

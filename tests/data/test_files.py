@@ -207,3 +207,10 @@ def test_a_cell_that_says_nan_is_empty(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="row 1 .* column 'x' .* an empty cell; missing="):
         TableDataset(path)
     assert TableDataset(path, missing=0.0)[1].tolist() == [0.0, 0.0]
+
+
+def test_a_table_of_another_encoding_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "latin.csv"
+    path.write_bytes("a,größe\n1,2\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"\[TableDataset\] expected text of UTF-8 in .*latin.csv, got invalid start byte \(0xf6\); save it as UTF-8"):
+        TableDataset(path)
