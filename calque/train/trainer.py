@@ -19,7 +19,7 @@ import calque
 from calque import nn
 from calque.base.config import settings
 from calque.base.errors import ArgumentError, CheckpointError, DTypeError, NonFiniteError
-from calque.base.text import shown, type_name
+from calque.base.text import described, shown, type_name
 from calque.monitor import AverageMeter, Logger, ProgressBar
 from calque.observe.source import warn_user
 from calque.train.checkpoints import Checkpoints
@@ -66,6 +66,17 @@ class _Signals:
         if self.asked:
             raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
         self.asked = number
+
+
+def _require_parts(optimizer: Any, scheduler: Any, schedule: str, metrics: Any) -> None:
+    """Raise for parts that no update can work with, and for figures that would take the place of others."""
+    if isinstance(optimizer, calque.optim.LBFGS):
+        raise DTypeError("[Trainer] expected an optimizer whose step() takes no function, got LBFGS; write the loop, or take another one")
+    if schedule == "step" and isinstance(scheduler, calque.optim.lr_scheduler.ReduceLROnPlateau):
+        raise ArgumentError("[Trainer] expected schedule='epoch' for ReduceLROnPlateau, which looks at the figures of an epoch, got 'step'")
+    for name in metrics or {}:
+        if name in ("epoch", "loss") or str(name).startswith("val_"):
+            raise ArgumentError(f"[Trainer] expected names of metrics other than epoch, loss and val_..., got {name!r}: figures have these")
 
 
 class Trainer:
@@ -118,6 +129,7 @@ class Trainer:
         for name, word, words in (("schedule", schedule, ("epoch", "step")), ("amp", amp, (None, "bfloat16", "float16"))):
             if word not in words:
                 raise ArgumentError(f"[Trainer] expected {name} to be one of {words}, got {shown(word)}")
+        _require_parts(optimizer, scheduler, schedule, metrics)
         self.ranks = Ranks()
         self.model, self.optimizer, self.loss_fn, self.scheduler, self.schedule = self.ranks.wrapped(model), optimizer, loss_fn, scheduler, schedule
         self.accumulate, self.max_norm, self.amp, self.metrics = accumulate, max_norm, amp, dict(metrics or {})
@@ -151,7 +163,10 @@ class Trainer:
         *inputs, targets = batch
         with calque.autocast("cpu", dtype=getattr(calque, self.amp)) if self.amp else contextlib.nullcontext():
             outputs = self.model(*inputs)
-            return self.loss_fn(outputs, targets), outputs, targets
+            loss = self.loss_fn(outputs, targets)
+        if not isinstance(loss, calque.Tensor) or loss.numel() != 1:
+            raise DTypeError(f"[Trainer] expected loss_fn(outputs, targets) to give the mean loss, one number as a Tensor, got {described(loss)}")
+        return loss, outputs, targets
 
     def _update(self, group: list[Any]) -> Any:
         """One update with some batches, and what `_look` reads of it: the mean loss of their samples. Each weighs as much as it has samples: together
@@ -327,10 +342,13 @@ class Trainer:
         return figures
 
     def _averages(self, meters: dict[str, AverageMeter]) -> dict[str, float]:
-        """Over the samples of all ranks."""
-        if self.ranks.size == 1:
-            return {name: meter.avg for name, meter in meters.items()}
+        """Over the samples of all ranks. Raises where there were none: an average of nothing would be the best of all."""
         sums = self.ranks.total([number for meter in meters.values() for number in (meter.sum, meter.count)])
+        if not sums[1]:
+            raise ArgumentError(
+                f"[Trainer] expected batches with samples {'for epoch ' + str(self.epoch + 1) if meters is self.meters else 'to evaluate'}, got none; "
+                "a generator can be walked through once, and drop_last=True may drop all: pass a DataLoader or a list"
+            )
         return {name: total / count if count else 0.0 for name, total, count in zip(meters, sums[::2], sums[1::2], strict=True)}
 
     def _stop_early(self) -> None:
@@ -375,7 +393,8 @@ class Trainer:
         parts = {"scheduler": self.scheduler, "scaler": self.scaler}
         return {
             "version": 1, "epoch": self.epoch, "step": self.step, "updates": self.updates, "history": self.history, "stopped": self.stopped,
-            "config": self.config, "drained": self._drained, "losses": self._log.unsafe(),
+            "config": self.config, "accumulate": self.accumulate, "optimizer": type_name(self.optimizer), "drained": self._drained,
+            "losses": self._log.unsafe(),
             "model_state_dict": Ranks.inside(self.model).state_dict(), "optimizer_state_dict": self.optimizer.state_dict(),
             "loader": self._loader_state, "meters": meters, "streams": streams() if self.ranks.size == 1 else self.ranks.all(streams()),
             **{f"{name}_state_dict": None if part is None else part.state_dict() for name, part in parts.items()},
@@ -394,6 +413,10 @@ class Trainer:
             if (part is None) != (state[f"{name}_state_dict"] is None):
                 raise CheckpointError(f"[Trainer] expected a checkpoint {'with' if part is not None else 'without'} a {name}, as this Trainer; make "
                 f"it equal")
+        for name, here in (("accumulate", self.accumulate), ("optimizer", type_name(self.optimizer))):
+            found = state.get(name, here)  # files of older versions do not say it
+            if found != here and (name == "optimizer" or state["step"]):
+                raise CheckpointError(f"[Trainer] expected a checkpoint of a run with the {name} {here}, got one with {found}; make it equal")
         Ranks.inside(self.model).load_state_dict(state["model_state_dict"])
         self.optimizer.load_state_dict(state["optimizer_state_dict"])
         if self.scheduler is not None:

@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.base.errors import CheckpointError, NonFiniteError
+from calque.base.errors import ArgumentError, CheckpointError, DTypeError, NonFiniteError
 from calque.data import DataLoader, Dataset, TensorDataset
 from calque.train import Checkpoints, Trainer, lr_find
 
@@ -486,3 +487,59 @@ def test_when_the_last_two_are_damaged_a_best_one_is_taken(tmp_path: Path) -> No
     with pytest.warns(UserWarning, match="the checkpoint before it is taken"):
         assert again.resume()
     assert again.epoch == 2
+
+
+def test_what_a_trainer_cannot_work_with_is_refused(tmp_path: Path) -> None:
+    """A metric called loss was averaged with the loss, and an epoch without batches had the loss 0, the best of all."""
+    x, y = calque.randn(8, 4), calque.arange(8) % 2
+
+    def made(folder: str, loss: Any = nn.functional.cross_entropy, optimizer: Any = calque.optim.SGD, **options: Any) -> Trainer:
+        model = nn.Linear(4, 2)
+        return Trainer(model, optimizer(model.parameters(), lr=0.1), loss, folder=tmp_path / folder, quiet=True, **options)
+
+    for name in ("loss", "epoch", "val_loss"):
+        with pytest.raises(ArgumentError, match=r"\[Trainer\] expected names of metrics other than epoch, loss and val_..., got"):
+            made("names", metrics={name: lambda outputs, targets: outputs.mean()})
+    with pytest.raises(DTypeError, match=r"\[Trainer\] expected an optimizer whose step\(\) takes no function, got LBFGS"):
+        made("lbfgs", optimizer=calque.optim.LBFGS)
+    model = nn.Linear(4, 2)
+    optimizer = calque.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ArgumentError, match=r"\[Trainer\] expected schedule='epoch' for ReduceLROnPlateau"):
+        Trainer(model, optimizer, nn.functional.cross_entropy, folder=tmp_path / "plateau", schedule="step",
+                scheduler=calque.optim.lr_scheduler.ReduceLROnPlateau(optimizer))  # fmt: skip
+    for loss in (lambda outputs, targets: None, lambda outputs, targets: 1.0, lambda outputs, targets: outputs):
+        with pytest.raises(DTypeError, match=r"\[Trainer\] expected loss_fn\(outputs, targets\) to give the mean loss, one number as a Tensor, got"):
+            made("loss", loss).fit([(x, y)])
+        (tmp_path / "loss" / "index.json").unlink()
+    once = made("once")
+    with pytest.raises(ArgumentError, match=r"\[Trainer\] expected batches with samples for epoch 2, got none; a generator"):
+        once.fit(((x, y) for _ in range(2)), epochs=2)
+    assert len(once.history) == 1
+    with pytest.raises(ArgumentError, match=r"\[Trainer\] expected batches with samples to evaluate, got none"):
+        made("validation").fit([(x, y)], [])
+
+
+def test_a_run_goes_on_with_the_same_optimizer_and_accumulation(tmp_path: Path) -> None:
+    x, y = calque.randn(8, 4), calque.arange(8) % 2
+
+    def made(kind: Any = calque.optim.SGD, accumulate: int = 1) -> Trainer:
+        model = nn.Linear(4, 2)
+        optimizer = kind(model.parameters(), lr=0.1)
+        return Trainer(model, optimizer, nn.functional.cross_entropy, folder=tmp_path, accumulate=accumulate, save_every=1, quiet=True)
+
+    class Cut(Exception):
+        pass
+
+    def batches() -> Iterator[Any]:
+        for k in range(4):
+            if k == 2:
+                raise Cut
+            yield x, y
+
+    with pytest.raises(Cut):
+        made().fit(batches())
+    with pytest.raises(CheckpointError, match="expected a checkpoint of a run with the optimizer Adam, got one with SGD"):
+        made(calque.optim.Adam).resume()
+    with pytest.raises(CheckpointError, match="expected a checkpoint of a run with the accumulate 2, got one with 1"):
+        made(accumulate=2).resume()
+    assert made().resume()
