@@ -92,7 +92,7 @@ def broadcast_shapes(*shapes: Shape, op: str = "broadcast") -> Shape:
                     listed = " and ".join(str(tuple(s)) for s in shapes)
                     raise ShapeError(
                         f"[{op}] expected shapes that broadcast, got {listed}: sizes {current} and {extent} differ at axis {axis}; "
-                        "aligned from the right, sizes must be equal or 1"
+                        "aligned from the right, sizes must be equal or 1: these cannot be broadcast to a single shape"
                     )
     return tuple(result)
 

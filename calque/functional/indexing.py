@@ -13,7 +13,7 @@ from calque.autograd.assign import assign, put_number
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.device import CPU
-from calque.base.errors import DTypeError, OutOfRangeError, ShapeError, how_to_pass
+from calque.base.errors import DTypeError, NotDense, OutOfRangeError, ShapeError, how_to_pass
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import Shape, broadcast_shapes, overlaps
 from calque.base.text import type_name
@@ -125,7 +125,10 @@ def get(input: Tensor, index: Any) -> Tensor:
     key = basic_key(items)
     if key is not None:
         return _view(input, key)
-    return _read(input, items)
+    try:
+        return _read(input, items)
+    except NotDense as asked:
+        return asked.tensor._meaning("__getitem__", (input, index), {})  # type: ignore[attr-defined, no-any-return]
 
 
 def _items(index: Any) -> tuple[Any, ...]:

@@ -47,7 +47,7 @@ def in_place(name: str, function: Binary) -> Binary:
     """The in-place operator of `function`, e.g. `+=`."""
 
     def apply(a: Any, b: Any) -> Any:
-        if b.__class__ not in ORDINARY and not LOCAL.off and (found := overriding((b,))):
+        if b.__class__ not in ORDINARY and (not isinstance(b, Tensor) or hasattr(b, "_meaning")) and not LOCAL.off and (found := overriding((b,))):
             return ask(of_operator(f"__i{name}__"), found, (a, b), {})
         value = function(old_value(a, b), b)
         return value if value is NotImplemented else write_back(name, a, value)

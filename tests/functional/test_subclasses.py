@@ -163,6 +163,9 @@ def test_operators_ask_about_the_method_with_the_tensor_in_front(x: Any) -> None
         first, expected = (x, turned) if isinstance(x, calque.Tensor) else (t, name)
         assert asked is getattr(calque.Tensor, expected) and args[0] is first, name
     assert (t == x)[1][1] is not None
+    if isinstance(x, calque.Tensor):
+        asked, args, _ = t[x]
+        assert asked is calque.Tensor.__getitem__ and args[0] is t and args[1] is x
 
 
 def test_an_ordinary_object_is_no_operand_and_equal_to_nothing() -> None:
