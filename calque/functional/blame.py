@@ -403,7 +403,7 @@ def _of_one(name: str, function: Any, writes: bool) -> Any:
         try:
             return function(a) if out is _ else stored(name, function, (a,), {}, out, _)
         except Exception as error:
-            if (meant := answer(name, function, (a,), {}, error)) is not NOTHING:
+            if (meant := answer(name, function, (a,), {} if out is _ else {"out": out}, error)) is not NOTHING:
                 return meant
             raise
 
@@ -423,7 +423,7 @@ def _of_two(name: str, function: Any, writes: bool) -> Any:
         try:
             return function(a, b) if out is _ else stored(name, function, (a, b), {}, out, _)
         except Exception as error:
-            if (meant := answer(name, function, (a, b), {}, error)) is not NOTHING:
+            if (meant := answer(name, function, (a, b), {} if out is _ else {"out": out}, error)) is not NOTHING:
                 return meant
             raise
 
@@ -443,7 +443,7 @@ def _of_three(name: str, function: Any, writes: bool) -> Any:
         try:
             return function(a, b, c) if out is _ else stored(name, function, (a, b, c), {}, out, _)
         except Exception as error:
-            if (meant := answer(name, function, (a, b, c), {}, error)) is not NOTHING:
+            if (meant := answer(name, function, (a, b, c), {} if out is _ else {"out": out}, error)) is not NOTHING:
                 return meant
             raise
 
@@ -463,7 +463,7 @@ def _of_four(name: str, function: Any, writes: bool) -> Any:
         try:
             return function(a, b, c, d) if out is _ else stored(name, function, (a, b, c, d), {}, out, _)
         except Exception as error:
-            if (meant := answer(name, function, (a, b, c, d), {}, error)) is not NOTHING:
+            if (meant := answer(name, function, (a, b, c, d), {} if out is _ else {"out": out}, error)) is not NOTHING:
                 return meant
             raise
 
@@ -483,7 +483,7 @@ def _of_five(name: str, function: Any, writes: bool) -> Any:
         try:
             return function(a, b, c, d, e) if out is _ else stored(name, function, (a, b, c, d, e), {}, out, _)
         except Exception as error:
-            if (meant := answer(name, function, (a, b, c, d, e), {}, error)) is not NOTHING:
+            if (meant := answer(name, function, (a, b, c, d, e), {} if out is _ else {"out": out}, error)) is not NOTHING:
                 return meant
             raise
 
@@ -503,8 +503,9 @@ def _of_any(name: str, function: Any, writes: bool) -> Any:
         try:
             if "out" not in keywords:
                 return function(*args, **keywords)
-            out = keywords.pop("out")
-            return function(*args, **keywords) if out is None else stored(name, function, args, keywords, out)
+            out = keywords["out"]
+            rest = {key: value for key, value in keywords.items() if key != "out"}
+            return function(*args, **rest) if out is None else stored(name, function, args, rest, out)
         except Exception as error:
             if (meant := answer(name, function, args, keywords, error)) is not NOTHING:
                 return meant

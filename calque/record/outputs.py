@@ -59,7 +59,7 @@ def stored(
     if len(parts) != len(outs):
         raise ArgumentError(f"[{name}] expected {len(parts)} tensors as out, one for each result, got {len(outs)}")
     how = how or function.__dict__.get("takes_out")
-    if several or how == "exact" or (how == "real" and not any(_is_tensor(x) and x._layout.dtype.is_complex for x in args)):
+    if several or how == "exact" or (how == "real" and not any(not _is_sparse(x) and _is_tensor(x) and x._layout.dtype.is_complex for x in args)):
         _require_same(name, outs, parts)
     if how == "flat" and _is_tensor(outs[0]) and _is_tensor(result) and outs[0]._layout.numel == result._layout.numel:
         parts = [result.reshape(tuple(outs[0]._layout.shape))]

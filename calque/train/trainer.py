@@ -347,7 +347,8 @@ class Trainer:
         if not sums[1]:
             what = f"for epoch {self.epoch + 1}" if meters is self.meters else "to evaluate"
             raise ArgumentError(
-                f"[Trainer] expected batches with samples {what}, got none; a generator can be walked through once, and drop_last=True may drop all: pass a DataLoader or a list"
+                f"[Trainer] expected batches with samples {what}, got none; a generator can be walked through once, and drop_last=True may drop all: "
+                "pass a DataLoader or a list"
             )
         return {name: total / count if count else 0.0 for name, total, count in zip(meters, sums[::2], sums[1::2], strict=True)}
 
