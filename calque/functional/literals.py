@@ -144,8 +144,11 @@ def _large(data: Any, array: np.ndarray[Any, Any], dtype: dt.DType | None) -> np
     if not kinds <= _PLAIN or (array.dtype.kind == "u" and (not array.size or array.max() < 2**63)):
         return array
     if kinds <= {bool, int} and not (dtype is not None and dtype.category >= 2):
-        if dtype is dt.uint64 and array.dtype.kind in "uf" and array.min() >= 0:  # floats, where NumPy met a smaller number first
-            return np.array(data, np.uint64)
+        try:
+            if dtype is dt.uint64:
+                return np.array(data, np.uint64)
+        except OverflowError:
+            pass
         raise refuse(data, array.astype(object))
     return np.array(data, np.complex128 if complex in kinds or (dtype is not None and dtype.is_complex) else np.float64)
 

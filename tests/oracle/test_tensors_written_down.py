@@ -50,6 +50,17 @@ def test_large_numbers(row: list[Any], dtype: str | None) -> None:
     assert found[0] == found[1]
 
 
+def test_large_unsigned_numbers() -> None:
+    for row in ([2**64 - 1, 3], [2**63, 0], [2**64], [-1, 2**63]):
+        try:
+            expected = torch.tensor(row, dtype=torch.uint64).tolist()
+        except (ValueError, RuntimeError, TypeError, OverflowError):
+            with pytest.raises(ValueError, match="64 bits"):
+                calque.tensor(row, dtype=calque.uint64)
+            continue
+        assert calque.tensor(row, dtype=calque.uint64).tolist() == expected
+
+
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "prod"])
 @pytest.mark.parametrize("initial", [None, 3.0])
 @pytest.mark.parametrize("lengths", [[1, 2, 3, 0], [0, 0], [6]])
