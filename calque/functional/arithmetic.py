@@ -92,6 +92,8 @@ def _general(name: str, rule: Callable[[Any, Any], dt.DType], check: Callable[..
             a, b, dtype = _in_range(name, a, b, dtype)
         if check is not None:
             check(name, a, b, dtype)
+        if dtype.compute is not dtype and 1 in op.wide and is_tensor(b) and not b._layout.ndim:  # it is taken as a number
+            return cast(record_numbers(op, a, b, dtype.compute), dtype)
         return record_numbers(op, a, b, dtype)
 
     return fallback
@@ -112,9 +114,7 @@ def _in_range(name: str, a: Any, b: Any, dtype: dt.DType) -> tuple[Any, Any, dt.
                 return a, b, dt.int64
             if name == "pow" and x is b:
                 if x > high:
-                    raise ArgumentError(
-                        f"[pow] value cannot be converted to type {dtype.name} without overflow: expected at most {high}, got {x}"
-                    )
+                    raise ArgumentError(f"[pow] value cannot be converted to type {dtype.name} without overflow: expected at most {high}, got {x}")
                 continue  # a negative exponent is refused by its own check
             wrapped = (int(x) - low) % (1 << dtype.bits) + low
             a, b = (wrapped if a is x else a), (wrapped if b is x else b)
@@ -149,9 +149,7 @@ def _integer_power(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
     if dtype.category >= 2:
         return
     if is_number(b) and b < 0:
-        raise ArgumentError(
-            f"[{name}] Integers to negative integer powers are not allowed, got exponent {b}; convert with .float()"
-        )
+        raise ArgumentError(f"[{name}] Integers to negative integer powers are not allowed, got exponent {b}; convert with .float()")
 
 
 def _no_bool(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
@@ -166,9 +164,7 @@ def _zero_divisor(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
         return
     if is_number(b):
         if b == 0 and (not is_tensor(a) or a._layout.numel):
-            raise ZeroDivisionError(
-                f"[{name}] integer division by zero: expected a divisor other than 0, got {b}, first at position 0"
-            )
+            raise ZeroDivisionError(f"[{name}] integer division by zero: expected a divisor other than 0, got {b}, first at position 0")
         return
     view = b._layout
     if not view.numel or (is_tensor(a) and not a._layout.numel):

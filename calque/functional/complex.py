@@ -13,7 +13,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import DTypeError, ShapeError
 from calque.base.layout import Layout, layout
 from calque.base.shapes import contiguous_strides
-from calque.functional.common import attribute, cast, is_tensor, prim, require_tensors
+from calque.functional.common import attribute, cast, is_tensor, linked, prim, require_tensors
 from calque.functional.creation import zeros_like
 from calque.functional.declared import public
 from calque.functional.elementary import _float, cos, sign, sin
@@ -237,7 +237,7 @@ def angle(input: Tensor) -> Tensor:
     if input._layout.dtype.is_complex:
         return atan2(imag(input), real(input))
     x = _float(input)
-    return where(isnan(x), x, where(x < 0, math.pi, x * 0.0))  # type: ignore[operator,no-any-return]
+    return where(isnan(x), x, where(x < 0, math.pi, linked(zeros_like(x), x)))  # type: ignore[operator,no-any-return]
 
 
 @public(in_place="method", out="exact")

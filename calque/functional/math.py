@@ -149,8 +149,7 @@ def frac(input: Tensor) -> Tensor:
 
 @public(in_place="both", out="exact", of="calque special")
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
-    """Nearest integer, halves to even: (*) -> (*). With `decimals`, that many digits after the point are kept (before it if
-    negative).
+    """Nearest integer, halves to even: (*) -> (*). With `decimals`, that many digits after the point are kept (if negative, before it).
 
     >>> import calque
     >>> calque.round(calque.tensor([0.5, 1.5, 2.347]), decimals=2)
@@ -159,13 +158,11 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     if decimals == 0:
         return prim("round", input)
     if input._layout.dtype.category != 2:
-        raise DTypeError(
-            f"[round] expected a floating dtype with decimals={decimals}, got {input._layout.dtype!r}; convert with .float()"
-        )
-    scale = 10.0 ** int(math.fabs(decimals))
+        raise DTypeError(f"[round] expected a floating dtype with decimals={decimals}, got {input._layout.dtype!r}; convert with .float()")
+    scale, x = 10.0 ** int(math.fabs(decimals)), widened(input)
     if decimals > 0:
-        return prim("round", input * scale) / scale
-    return prim("round", input / scale) * scale
+        return cast(prim("round", x * scale) / scale, input._layout.dtype)
+    return cast(prim("round", x / scale) * scale, input._layout.dtype)
 
 
 @public(in_place="both", out=True)
@@ -195,12 +192,10 @@ def _erfc_value(x: Tensor) -> Tensor:
 
 @public(in_place="both", out=True, of="calque special")
 def erfc(input: Tensor) -> Tensor:
-    """Complementary error function `1 - erf(x)`, accurate in the tail: (*) -> (*).
-
-    Source: Chebyshev fit of W. Press et al., "Numerical Recipes", 3rd edition, section 6.2.2.
-    """
+    """Complementary error function `1 - erf(x)`, accurate in the tail: (*) -> (*). Source: W. Press et al., "Numerical Recipes", 3rd ed., 6.2.2."""
     x = _float(input)
-    return with_formula("ErfcBackward0", (x,), lambda: _erfc_value(x), lambda g: (g * exp(-x * x) * (-2 / math.sqrt(math.pi)),))
+    kind = x._layout.dtype
+    return with_formula("ErfcBackward0", (x,), lambda: cast(_erfc_value(widened(x)), kind), lambda g: (g * exp(-x * x) * (-2 / math.sqrt(math.pi)),))
 
 
 @public(in_place="both", out=True, of="calque special")
@@ -317,12 +312,14 @@ def as_tensor_of(x: Any, dtype: dt.DType) -> Tensor:
 def hypot(input: Operand, other: Operand) -> Tensor:
     """`sqrt(input**2 + other**2)` without overflow, broadcast: (*), (*) -> (*)."""
     a, b = _both_float("hypot", input, other, promote=False)
-    kind, a, b = a._layout.dtype, widened(a), widened(b)
+    kind = dt.promote(a._layout.dtype, b._layout.dtype)
+    a, b = widened(a), widened(b)
     first, second = abs_(a.detach()), abs_(b.detach())
     scale = prim("maximum", first, second)
     infinite = (first == math.inf) | (second == math.inf)  # also beside NaN
     safe = where((scale == 0) | infinite, 1.0, scale)
-    return cast(where(infinite, math.inf, sqrt(square(a / safe) + square(b / safe)) * safe), kind)
+    x, y = a / safe, b / safe
+    return cast(where(infinite, math.inf, sqrt(x * x + y * y) * safe), kind)
 
 
 @public(out=True)
@@ -382,9 +379,7 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
     """0 below zero, 1 above, `values` at zero, broadcast: (*), (*) -> (*). Raises RuntimeError when a gradient comes here: it has no derivative."""
     dtype = input._layout.dtype
     if values._layout.dtype is not dtype:
-        raise DTypeError(
-            f"[heaviside] expected `values` of dtype {dtype!r}, got {values._layout.dtype!r}; convert with .to(dtype)"
-        )
+        raise DTypeError(f"[heaviside] expected `values` of dtype {dtype!r}, got {values._layout.dtype!r}; convert with .to(dtype)")
 
     def backward(g: Tensor) -> tuple[Any, ...]:
         raise AutogradError("[heaviside] the derivative of heaviside is not implemented: expected operands without a gradient; detach() them")

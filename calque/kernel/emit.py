@@ -400,14 +400,19 @@ class Emitter:
         offset, dynamic = static_offset(self.nodes, view)
         return Address(src, flatten(coords, view.attr("strides"), offset), dynamic)
 
+    def _number(self, node: Node) -> int:
+        """A number, in the type that its own is computed in."""
+        wide = node.dtype.compute
+        if node.op.role == "constant":
+            return self.builder.const(node.attrs[0], wide)
+        return self.builder.emit("scalar", wide, (), node.attrs[0])
+
     def _source(self, src: int, view: Node | None, coords: Coords) -> int:
         builder = self.builder
         c = self.cls[src]
         node = self.nodes[src]
         if c is Class.NUMBER:
-            if node.op.role == "constant":
-                return builder.const(node.attrs[0], node.dtype)
-            return builder.emit("scalar", node.dtype, (), node.attrs[0])
+            return builder.cast(self._number(node), node.dtype)
         inside = src in self.g.place
         if not inside and self._loads(src):
             address = self.address(src, view, coords)
@@ -448,7 +453,10 @@ class Emitter:
             return builder.const(0, int64) if node.op.combine.startswith("arg") else value
         assert node.op.body is not None, f"{node.op.name} has no body"
         args = []
-        for operand in node.inputs:
+        for position, operand in enumerate(node.inputs):
+            if self.cls[operand] is Class.NUMBER and position in node.op.wide:
+                args.append(self._number(self.nodes[operand]))
+                continue
             shape = self.nodes[operand].shape
             v = self.value(operand, broadcast(coords, shape))
             args.append(builder.cast(v, builder.dtype(v).compute))

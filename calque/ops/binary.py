@@ -52,6 +52,7 @@ binary(
     commutative=True,
     exact=True,
     wraps=True,
+    wide=(0, 1),
 )
 binary(
     "div",
@@ -64,6 +65,7 @@ binary(
     dtypes=("float32", "float64"),
     complex="holomorphic",
     exact=True,
+    wide=(0, 1),
 )
 
 
@@ -118,6 +120,7 @@ binary(
     low=0.3,
     exact=True,
     jvp=flat,  # what is made of it by other operations, the derivative of a remainder, say, may move
+    wide=(1,),
 )
 binary(
     "remainder",

@@ -103,6 +103,7 @@ class OpDef:
     by itself, "asked" if the backend says for which sizes. wraps: integers may leave the range of their type. ordering: it compares sizes, which
     complex numbers do not have. adds: an "accumulate" that adds. aligned: index and operand have one rank, position by position. ordered: the
     result lies in memory as its operands do; by default that of every elementwise primitive. creates: an attribute is its size, not an operand's.
+    wide: the operands for which a number beside 16-bit floats is one of float32, in which they are computed; others round it first, as PyTorch does.
     """
 
     name: str
@@ -137,6 +138,7 @@ class OpDef:
     ordering: bool = False
     adds: bool = False
     aligned: bool = False
+    wide: tuple[int, ...] = ()
     ordered: bool | None = None
     creates: bool = field(init=False, default=False)
     save_table: tuple[tuple[int, ...], ...] = field(init=False, default=())

@@ -1,7 +1,7 @@
 """The executable definition of a program: every node in order, by the NumPy reference of its record.
 
-Values are dense arrays of the node's exact dtype. Elementwise references see float16 and bfloat16 as float32; the result is
-rounded after every primitive. This file is meant to be obvious, not fast: every compiled result is tested against it.
+Values are dense arrays of the node's exact dtype, but for numbers beside float16 and bfloat16 (see `rounded`). Elementwise references see these as
+float32; the result is rounded after every primitive. This file is meant to be obvious, not fast: every compiled result is tested against it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from calque.backend.ref.builder import run_body
 from calque.base.dtypes import DType
 from calque.base.errors import VerificationError
 from calque.ir.program import Node, Program
+from calque.ops.opdef import OpDef
 from calque.ops.rules import widen
 
 Array = np.ndarray[Any, Any]
@@ -58,7 +59,9 @@ def last_uses(program: Program, kept: Sequence[int] = ()) -> list[int]:
 
 
 def number_as_array(value: Number, dtype: DType) -> Array:
-    """A Python number as a 0-d array of `dtype`."""
+    """A Python number as a 0-d array of `dtype`; of float32 for 16-bit floats, which are computed in it: see `rounded`."""
+    if dtype.compute is not dtype:
+        return np.asarray(value, dtype.compute.np)
     return dtype.encode(np.asarray(int(value) if dtype.category == 1 else value))
 
 
@@ -75,8 +78,18 @@ def _leaf(node: Node, inputs: Sequence[Array], scalars: Sequence[Number]) -> Arr
     return value
 
 
+def rounded(op: OpDef, operands: Sequence[Any]) -> Sequence[Any]:
+    """Operands of an operation: numbers beside 16-bit floats are of these, but where it takes them as they are."""
+    kinds = [x.dtype for x in operands if x.dtype.itemsize == 2 and x.dtype.kind not in "iub"]
+    if not kinds:
+        return operands
+    return [x.astype(kinds[0]) if x.dtype == np.float32 and k not in op.wide else x for k, x in enumerate(operands)]
+
+
 def _apply(node: Node, operands: Sequence[Any]) -> Array:
     op = node.op
+    if op.kind == "elementwise":
+        operands = rounded(op, operands)
     if op.ref is None:
         return run_body(op, operands, node.attrs, node.shape, node.dtype)
     if op.kind == "elementwise":

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.backend.ref.interpret import number_as_array, rounded
 from calque.backend.xla.builder import run_body
 from calque.backend.xla.host import on_host
 from calque.backend.xla.routines import Routines
@@ -64,10 +65,10 @@ class Translation:
         if op.role == "input":
             return inputs[node.attrs[0]].reshape(shape)
         if op.role == "scalar":
-            return self.number(numbers[node.attrs[0]], dtype)
+            return self.number(numbers[node.attrs[0]], dtype.compute)
         if op.role == "constant":
             value = node.attrs[0]
-            return self.jnp.asarray(dtype.encode(np.asarray(int(value) if dtype.category == 1 else value)))
+            return self.jnp.asarray(number_as_array(value, dtype))
         found = self._computed(node, operands)
         return found.astype(dtype.np).reshape(shape) if found.dtype != dtype.np or found.shape != shape else found
 
@@ -86,6 +87,7 @@ class Translation:
         if op.name == "update_add":
             return self._window(op.name, operands, attrs)
         if op.body is not None:
+            operands = list(rounded(op, operands))
             return run_body(self.jax, op, operands, attrs, tuple(node.shape), node.dtype)
         routine: Callable[..., Value] = getattr(self.routines, op.name)
         if op.name in ("lstm", "lstm_grad"):

@@ -329,7 +329,8 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x - lambd for x > lambd, x + lambd for x < -lambd, else 0."""
     if lambd < 0:
         raise ArgumentError(f"[softshrink] lambda must be greater or equal to 0, but found to be {lambd}")
-    return _where_below_abs(input, float(lambd), kinked(input) - T.sign(input.detach()) * float(lambd))
+    above = wide(kinked(input)) - T.sign(wide(input.detach())) * float(lambd)  # rounded once
+    return _where_below_abs(input, float(lambd), cast(above, input._layout.dtype))
 
 
 def _where_below_abs(x: Tensor, bound: float, above: Tensor) -> Tensor:
