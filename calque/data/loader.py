@@ -333,8 +333,6 @@ def _check_workers(num_workers: Any, timeout: Any, prefetch_factor: Any, persist
         raise ArgumentError(f"[DataLoader] expected timeout=0 without workers, got timeout={shown(timeout)}; set num_workers >= 1")
     if prefetch_factor is not None:
         require_positive("DataLoader", "prefetch_factor", prefetch_factor)
-        if num_workers == 0:
-            raise ArgumentError(f"[DataLoader] expected num_workers >= 1 for prefetch_factor={shown(prefetch_factor)}, got num_workers=0")
     if persistent_workers and num_workers == 0:
         raise ArgumentError("[DataLoader] expected num_workers >= 1 for persistent_workers=True, got num_workers=0")
 

@@ -26,7 +26,6 @@ from calque.base.text import LONGEST, clipped, described, function_name, shown, 
 from calque.functional.common import is_tensor
 from calque.nn.shares import part_of_state, require_whole, whole_state
 from calque.nn.traps import Departures, look_for_departed
-from calque.observe.source import warn_user
 from calque.optim.parts import update
 from calque.optim.updates import update_again
 from calque.record import recorder
@@ -222,8 +221,7 @@ class Optimizer:
         seen = {id(p): name for g in self.param_groups for p, name in zip(g["params"], self._names(g), strict=True)}
         for parameter, name in zip(group["params"], self._names(group), strict=True):
             self._check_parameter(parameter, name, seen)
-        if len({id(p) for p in group["params"]}) < len(group["params"]):
-            warn_user(f"[{type(self).__name__}] expected each parameter of a group once, got duplicate parameters; they move once for each time")
+            seen[id(parameter)] = name
         for key, value in self.defaults.items():
             if value is required and key not in group:
                 raise ArgumentError(f"[{type(self).__name__}] parameter group didn't specify a value of required optimization parameter {key}")

@@ -479,7 +479,6 @@ def test_samples_that_do_not_fit_are_named_by_index() -> None:
         ({"timeout": -1}, "timeout to be a number of seconds >= 0, got timeout=-1"),
         ({"timeout": float("nan")}, "timeout=nan"),
         ({"timeout": 5}, "timeout=0 without workers, got timeout=5; set num_workers >= 1"),
-        ({"prefetch_factor": 2}, "num_workers >= 1 for prefetch_factor=2, got num_workers=0"),
         ({"multiprocessing_context": "spawn"}, "num_workers >= 1 with multiprocessing_context='spawn', got num_workers=0"),
         ({"prefetch_factor": 0, "num_workers": 1}, "prefetch_factor to be an integer >= 1, got prefetch_factor=0"),
         ({"persistent_workers": True}, "num_workers >= 1 for persistent_workers=True, got num_workers=0"),
@@ -532,7 +531,7 @@ def test_a_generator_of_another_library() -> None:
 
 def test_arguments_that_are_accepted() -> None:
     for options in (
-        {"prefetch_factor": 2, "num_workers": 1},
+        {"prefetch_factor": 2},
         {"pin_memory": True, "pin_memory_device": "cuda"},
         {"in_order": False, "num_workers": 2},
         {"timeout": 2.5, "num_workers": 1},

@@ -360,7 +360,7 @@ def test_rows_31_and_33() -> None:
         optim.RMSprop(used)
     with pytest.raises(ValueError, match=r"\[Adam\] some parameters appear .* parameter bias"):
         optim.Adam([{"params": net.named_parameters()}, {"params": [("bias", net.bias)]}])
-    with pytest.warns(UserWarning, match="expected each parameter of a group once, got duplicate parameters"):
+    with pytest.raises(ValueError, match=r"parameter of shape \[1\]"):
         optim.SGD([calque.ones(1, requires_grad=True)] * 2)
 
 
