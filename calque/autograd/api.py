@@ -251,12 +251,9 @@ def backward(
     if not wanted:
         raise AutogradError("[backward] `inputs` argument to `backward()` cannot be empty; leave it out to reach all leaves")
     for t in wanted:
-        if t.__class__ is GradientEdge:
-            if not isinstance(target_of(t), Tensor):
-                raise AutogradError(
-                    f"[backward] expected edges of leaves as inputs, got one of {t.node.name()}, whose gradient would be kept nowhere; use grad(...)"
-                )
-        elif not t._requires_grad:
+        if t.__class__ is GradientEdge:  # of a node: hooks up to there run, and its gradient is kept nowhere
+            continue
+        if not t._requires_grad:
             raise AutogradError(
                 "[backward] One of the differentiated Tensors does not require grad; set requires_grad=True on it"
             )
