@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -15,6 +16,16 @@ from calque.record.recorder import local
 from calque.tensor import Tensor, function_node, output_nodes, wrap
 
 _ids = count()
+
+
+class WithoutModule:
+    """A hook that is not given the module. As an object it can be pickled, and its copy holds the copy of the module whose method the hook is."""
+
+    def __init__(self, hook: Callable[..., Any]) -> None:
+        self.hook = hook
+
+    def __call__(self, module: Any, *args: Any) -> Any:
+        return self.hook(*args)
 
 
 class RemovableHandle:

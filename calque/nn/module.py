@@ -12,7 +12,7 @@ from calque.functional.common import is_tensor
 from calque.nn import state
 from calque.nn.context import annotate
 from calque.nn.convert import Conversions
-from calque.nn.hooks import EVERYWHERE, BackwardHooks, HookDict, RemovableHandle, registered
+from calque.nn.hooks import EVERYWHERE, BackwardHooks, HookDict, RemovableHandle, WithoutModule, registered
 from calque.nn.parameter import Buffer, Parameter
 from calque.nn.registry import Registry
 from calque.nn.traps import exchanged, look_at_lists
@@ -491,7 +491,7 @@ class Module(Conversions):
 
     def _register_load_state_dict_pre_hook(self, hook: Callable[..., Any], with_module: bool = False) -> RemovableHandle:
         """`register_load_state_dict_pre_hook` for a hook that is not given the module, unless `with_module`."""
-        return self.register_load_state_dict_pre_hook(hook if with_module else lambda module, *args: hook(*args))
+        return self.register_load_state_dict_pre_hook(hook if with_module else WithoutModule(hook))
 
     def state_dict(self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> OrderedDict[str, Any]:
         """Ordered dict from dotted names to detached parameters and persistent buffers, which share memory with the module."""

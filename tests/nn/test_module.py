@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections import OrderedDict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -300,6 +301,26 @@ def test_copies_of_parameters_have_no_hooks_of_the_original() -> None:
         twin.weight.register_post_accumulate_grad_hook(seen.append)
     layer(calque.ones(1, 2)).sum().backward()
     assert len(seen) == 2 and layer.weight.grad.tolist() == [[1.0, 1.0]] * 2
+
+
+class Renaming(nn.Linear):
+    """Remembers what it was loaded from, by a hook that is a method of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.loaded: list[str] = []
+        self._register_load_state_dict_pre_hook(self.before)
+
+    def before(self, state_dict: Any, prefix: str, *_: Any) -> None:
+        self.loaded.append(prefix)
+
+
+def test_copies_have_hooks_of_their_own() -> None:
+    """Modules with such a hook could not be pickled, and that of a copy was the method of the original."""
+    layer = Renaming()
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        twin.load_state_dict(layer.state_dict())
+        assert twin.loaded == [""] and layer.loaded == []
 
 
 def test_deepcopy_and_pickle() -> None:
