@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pickle import UnpicklingError
+from typing import Any
 
 from calque.base.text import clipped, type_name
 
@@ -59,12 +60,20 @@ class DistributedError(CalqueError, RuntimeError):
 
 
 class NotDense(CalqueError, NotImplementedError):
-    """A function asked a sparse tensor for a block of values, which it has not. Public functions ask `tensor._meaning` then."""
+    """A function asked for a block of values what has none, a sparse tensor or an object of a class with a protocol of its own. Public functions ask
+    for the `meaning` of the call then."""
 
     def __init__(self, tensor: object, name: str = "tensor") -> None:
         layout = getattr(tensor, "layout", None)
         super().__init__(f"[{name}] expected a dense tensor, got one of layout {layout}; convert it with .to_dense()")
         self.tensor = tensor
+
+    def meaning(self, name: str, args: Any, keywords: Any, function: Any = None) -> Any:
+        """What a public function of this name means for the tensor. What is no tensor of ours is asked by the frame of the function."""
+        ask = getattr(type(self.tensor), "_meaning", None)
+        if ask is None:
+            raise self
+        return ask(self.tensor, name, args, keywords, function)
 
 
 class AutogradError(CalqueError, RuntimeError):

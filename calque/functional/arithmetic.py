@@ -87,7 +87,7 @@ def _general(name: str, rule: Callable[[Any, Any], dt.DType], check: Callable[..
         try:
             dtype = rule(a, b)
         except NotDense as asked:
-            return asked.tensor._meaning(name, (a, b), {})  # type: ignore[attr-defined]
+            return asked.meaning(name, (a, b), {})
         if dtype.category == 1:
             a, b, dtype = _in_range(name, a, b, dtype)
         if check is not None:
@@ -222,7 +222,7 @@ def call(name: str, function: Binary, a: Any, b: Any, given: Any = None) -> Any:
     try:
         result = function(a, b)
     except NotDense as asked:
-        return asked.tensor._meaning(name, given or (a, b), {})  # type: ignore[attr-defined]
+        return asked.meaning(name, given or (a, b), {})
     if result is NotImplemented:
         if found := others((a, b)):
             return ask(public_function(name), found, given or (a, b), {})
@@ -285,7 +285,7 @@ def add(input: Operand, other: Operand, _: Any = None, *, alpha: Any = 1, out: T
     try:
         return _scaled("add", _add, input, other, alpha)
     except NotDense as asked:
-        return asked.tensor._meaning("add", (input, other), {"alpha": alpha})  # type: ignore[attr-defined, no-any-return]
+        return asked.meaning("add", (input, other), {"alpha": alpha})  # type: ignore[no-any-return]
 
 
 @public("subtract", in_place="method", out=True)
@@ -298,7 +298,7 @@ def sub(input: Operand, other: Operand, _: Any = None, *, alpha: Any = 1, out: T
     try:
         return _scaled("sub", _sub, input, other, alpha)
     except NotDense as asked:
-        return asked.tensor._meaning("sub", (input, other), {"alpha": alpha})  # type: ignore[attr-defined, no-any-return]
+        return asked.meaning("sub", (input, other), {"alpha": alpha})  # type: ignore[no-any-return]
 
 
 @public()
@@ -308,7 +308,7 @@ def rsub(input: Operand, other: Operand, *, alpha: Any = 1) -> Tensor:
     try:
         return _scaled("rsub", _sub, other, input, alpha)
     except NotDense as asked:
-        return asked.tensor._meaning("rsub", (input, other), {"alpha": alpha})  # type: ignore[attr-defined, no-any-return]
+        return asked.meaning("rsub", (input, other), {"alpha": alpha})  # type: ignore[no-any-return]
 
 
 @public("multiply", in_place="method", out=True)
@@ -338,7 +338,7 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None, out
     try:
         return _rounded_quotient(input, other, rounding_mode)
     except NotDense as asked:
-        return asked.tensor._meaning("div", (input, other), {"rounding_mode": rounding_mode})  # type: ignore[attr-defined, no-any-return]
+        return asked.meaning("div", (input, other), {"rounding_mode": rounding_mode})  # type: ignore[no-any-return]
 
 
 def _rounded_quotient(input: Operand, other: Operand, rounding_mode: str) -> Tensor:

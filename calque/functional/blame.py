@@ -339,8 +339,8 @@ def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keyword
     """Raise what `error` means to the caller, if it says nothing; the call's result if an operand gives it another meaning."""
     if of_handler(error) or isinstance(error, RecursionError):  # how deep values may be nested is Python's to say
         return NOTHING
-    if isinstance(error, NotDense) and hasattr(error.tensor, "_meaning"):
-        return error.tensor._meaning(name, args, keywords, function)  # type: ignore[attr-defined]
+    if isinstance(error, NotDense) and hasattr(type(error.tensor), "_meaning"):
+        return error.meaning(name, args, keywords, function)
     if found := _others(args, keywords):
         return ask(public_function(name, function), found, args, keywords, True)
     if isinstance(error, TypeError) and not isinstance(error, CalqueError) and (again := _in_our_words(name, function, args, keywords)) is not None:

@@ -128,7 +128,7 @@ def get(input: Tensor, index: Any) -> Tensor:
     try:
         return _read(input, items)
     except NotDense as asked:
-        return asked.tensor._meaning("__getitem__", (input, index), {})  # type: ignore[attr-defined, no-any-return]
+        return asked.meaning("__getitem__", (input, index), {})  # type: ignore[no-any-return]
 
 
 def _items(index: Any) -> tuple[Any, ...]:

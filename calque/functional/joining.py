@@ -297,7 +297,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None)
     try:
         listed = _common("stack", tensors)
     except NotDense as asked:
-        meant = asked.tensor._meaning("stack", (tensors,), {"dim": dim} if dim else {})  # type: ignore[attr-defined]
+        meant = asked.meaning("stack", (tensors,), {"dim": dim} if dim else {})
         return meant if out is None else written("stack", meant, out)  # type: ignore[no-any-return]
     shape = listed[0]._layout.shape
     for i, x in enumerate(listed):

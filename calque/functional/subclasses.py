@@ -252,7 +252,7 @@ def adopt(cls: type) -> None:
 def _of_others(name: str, x: Any, error: Exception) -> Any:
     """What a function of one operand means for something that is no tensor with values."""
     if isinstance(error, NotDense):
-        return error.tensor._meaning(name, (x,), {})  # type: ignore[attr-defined]
+        return error.meaning(name, (x,), {})
     if overriding((x,)):
         return ask(public_function(name), (x,), (x,), {})
     assert isinstance(error, AttributeError)

@@ -126,7 +126,7 @@ def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
             return meant  # type: ignore[no-any-return]
         raise no_tensor("reshape", error) or error from None
     except NotDense as asked:
-        return asked.tensor._meaning("reshape", (input, shape), {})  # type: ignore[attr-defined, no-any-return]
+        return asked.meaning("reshape", (input, shape), {})  # type: ignore[no-any-return]
 
 
 def reshaped(input: Tensor, shape: Shape) -> Tensor:

@@ -201,3 +201,11 @@ def test_transposes_of_more_dims_and_of_complex_matrices() -> None:
     z = calque.tensor([[1 + 2j, 0], [3j, 4]])
     for turned in (z.to_sparse().H, z.to_sparse().mH, z.to_sparse().adjoint(), calque.adjoint(z.to_sparse())):
         assert turned.to_dense().tolist() == z.H.tolist()
+
+
+def test_a_tensor_from_new_parts() -> None:
+    s = calque.sparse_coo_tensor([[0, 2]], [1.0, 2.0], (4,)).coalesce()
+    assert s.new(s.indices(), s.values() * 3, s.size()).to_dense().tolist() == [3.0, 0.0, 6.0, 0.0]
+    assert s.new(s.indices(), s.values()).to_dense().tolist() == [1.0, 0.0, 2.0]
+    with pytest.raises(ArgumentError, match="indices, values and a size"):
+        s.new(4)

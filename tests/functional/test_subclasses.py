@@ -172,3 +172,15 @@ def test_an_ordinary_object_is_no_operand_and_equal_to_nothing() -> None:
     assert (calque.ones(2) == object()) is False
     with pytest.raises(TypeError):
         calque.ones(2) + object()
+
+
+def test_objects_that_have_every_attribute_are_asked_as_well() -> None:
+    """A tracer's proxy seems to have a meaning of its own."""
+
+    class Everything(Told):
+        def __getattr__(self, name: str) -> Any:
+            return lambda *args: "not asked"
+
+    x = Everything()
+    for call, function in ((lambda: calque.tensordot(calque.ones(2, 2), x, 1), calque.tensordot), (lambda: calque.add(x, 1, alpha=2), calque.add)):
+        assert call()[0] is function

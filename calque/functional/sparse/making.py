@@ -294,3 +294,11 @@ def spmm(input: Tensor, mat2: Tensor) -> Tensor:
 
 
 dsmm = spmm
+
+
+@rule()
+def new(input: SparseTensor, *parts: Any) -> SparseTensor:
+    """A tensor of the same dtype from indices, values and a size, as programs of old make one."""
+    if input._kind != "coo" or not 2 <= len(parts) <= 3:
+        raise ArgumentError(f"[new] expected indices, values and a size of a tensor in coordinates, got {len(parts)} of them; use sparse_coo_tensor")
+    return sparse_coo_tensor(*parts, dtype=input.dtype)
