@@ -25,7 +25,7 @@ def _result(name: str, function: Callable[..., Any], args: Sequence[Any], keywor
     try:
         return function(*args, **keywords)
     except NotDense as error:
-        return error.tensor._meaning(name, args, keywords, function)  # type: ignore[attr-defined]
+        return error.meaning(name, args, keywords, function)
 
 
 def stored(
