@@ -18,7 +18,6 @@ import re
 import sys
 import threading
 import types
-from collections import OrderedDict
 from operator import attrgetter, is_, itemgetter, methodcaller
 from pathlib import Path
 from typing import Any
@@ -235,6 +234,8 @@ class Guards:
         elif isinstance(value, Optimizer):
             self._optimizer(value, depth)
         elif isinstance(value, (list, tuple, collections.deque)):
+            if any(isinstance(getattr(value.__class__, name), types.FunctionType) for name in ("__len__", "__iter__")):
+                raise Refused(f"reaches a {value.__class__.__name__}, whose own code says what is in it")
             self.items.append((value, tuple(value)))
             for item in value:
                 self.reach(item, depth + 1)
@@ -427,7 +428,7 @@ class Guards:
                     self.always.append((values, name, value))
                     self.reach(value, depth + 1)
         for name, value in own.items():
-            if name.endswith("_hooks") and isinstance(value, OrderedDict):
+            if name.endswith("_hooks") and isinstance(value, collections.OrderedDict):
                 self.sizes.append((value, len(value)))
 
     def _builtin(self, value: Any, depth: int) -> None:
@@ -506,7 +507,7 @@ class _Quick:
     """What guards look at by identity at every call: the usual case without a call of Python's per value."""
 
     def __init__(self, guards: Guards) -> None:
-        usual = (dict, OrderedDict, types.MappingProxyType)  # reading them runs no code of the user's
+        usual = (dict, collections.OrderedDict, types.MappingProxyType)  # reading them runs no code of the user's
         self.usual = all(mapping.__class__ in usual for mapping, _, _ in guards.always)
         self.plain = [entry for entry in guards.always if entry[0].__class__ is dict]
         lists = [(held, items) for held, items in guards.items if held.__class__ is list]

@@ -549,3 +549,25 @@ def test_gradients_that_may_come_from_the_history_of_an_argument() -> None:
 
         assert refused in reasons(check) and (replays(check) > 0) != bool(refused)
         assert all(a == b for a, b in found)
+
+
+def test_a_sequence_whose_own_code_says_what_is_in_it_is_not_followed() -> None:
+    """Its methods may raise, or say something else each time: the call runs as Python."""
+
+    class Shy(tuple):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            raise NotImplementedError
+
+    class Turning(list):  # type: ignore[type-arg]
+        def __iter__(self) -> Any:
+            self.reverse()
+            return super().__iter__()
+
+    for parts in (Shy((2.0, 3.0)), Turning([2.0, 3.0])):
+
+        @calque.compile
+        def scaled(x: Any, parts: Any = parts) -> Any:
+            return x * 10.0 * parts[0] + next(iter(parts))
+
+        wanted = [22.0] * 4 if isinstance(parts, Shy) else [23.0, 32.0] * 2
+        assert [float(scaled(calque.ones(())).item()) for _ in range(4)] == wanted
