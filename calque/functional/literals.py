@@ -105,10 +105,19 @@ def _walked(data: Any) -> list[Any]:
 _PLAIN = {bool, int, float, complex}
 
 
+def _kind(x: Any) -> type:
+    """The type of an element; of a number of a class derived from Python's (an `IntEnum`, what `item()` gives while a call is recorded) that of
+    Python's."""
+    kind = type(x)
+    if kind in _PLAIN or hasattr(x, "dtype"):
+        return kind
+    return next((base for base in (int, float, complex) if isinstance(x, base)), kind)
+
+
 def _kinds(data: Any) -> set[type]:
     """The types of the elements of nested sequences."""
     if not isinstance(data, (list, tuple)):
-        return {type(data)}
+        return {_kind(data)}
     kinds = set(map(type, data))
     return kinds if kinds <= _PLAIN else set().union(*map(_kinds, data))
 
@@ -122,7 +131,8 @@ def _dtypes(data: Any) -> set[dt.DType | None]:
         return {data._layout.dtype}
     if hasattr(data, "dtype"):
         return {dt.from_numpy_dtype(data.dtype)}
-    return {_DTYPE_OF[type(data)]() if type(data) in _PLAIN else None}
+    kind = _kind(data)
+    return {_DTYPE_OF[kind]() if kind in _PLAIN else None}
 
 
 _DTYPE_OF: dict[type, Callable[[], dt.DType]] = {

@@ -299,7 +299,7 @@ WITHOUT: dict[str, str] = {
             native_layer_norm nextafter nextafter_ orgqr ormqr pca_lowrank permute_copy polar polygamma polygamma_ renorm renorm_
             resolve_conj resolve_neg segment_reduce solve_ex solve_triangular split_with_sizes_copy squeeze_copy stft svd_lowrank
             t_copy tensorinv tensorsolve transpose_copy triangular_solve unbind_copy unfold_copy unsafe_chunk unsafe_split
-            unsqueeze_copy vander view_as_complex view_as_real view_copy
+            unsqueeze_copy vander view_as_complex view_as_complex_copy view_as_real view_as_real_copy view_copy
             """,
         "random as well": """
             binomial cauchy_ geometric_ log_normal_ poisson

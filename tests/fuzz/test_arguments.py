@@ -313,8 +313,8 @@ def test_what_the_fuzzer_found(call: Any, text: str) -> None:
 
 
 def test_what_is_written_into_out_is_not_left_out() -> None:
-    """A sparse tensor has a meaning of its own for `zeros_like`, but none with `out`."""
-    with pytest.raises(NotImplementedError, match="expected a dense tensor"):
+    """A sparse tensor has a meaning of its own for `zeros_like`, which is no value for a dense `out`."""
+    with pytest.raises(TypeError, match="expected an out of the result's layout"):
         calque.zeros_like(calque.eye(2).to_sparse(), out=calque.ones(2, 2))
 
 

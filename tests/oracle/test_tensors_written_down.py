@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 import math
 from typing import Any
@@ -74,3 +75,20 @@ def test_segments(reduce: str, initial: float | None, lengths: list[int], width:
         out.sum().backward()
         found.append(repr((out.tolist(), data.grad.tolist())))
     assert found[0] == found[1]
+
+
+class Price(float):
+    pass
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+@pytest.mark.parametrize("values", [
+    [Price(0.1), 2.0], [Price(0.1), 2], [Price(3.0)], Price(0.1), [Level.LOW, Level.HIGH], [Level.LOW, 0.5], [[Level.HIGH], [True]],
+], ids=str)  # fmt: skip
+def test_numbers_of_classes_of_the_users(values: Any) -> None:
+    one, other = torch.tensor(values), calque.tensor(values)
+    assert str(one.dtype) == repr(other.dtype) and one.tolist() == other.tolist()

@@ -169,7 +169,8 @@ def test_the_loader_has_rows_of_its_own(tmp_path: Path) -> None:
 
     for workers in (0, 2):
         with calque.profiler.profile() as p:
-            total = sum(batch.sum().item() for batch in DataLoader(Slow(), batch_size=2, num_workers=workers, multiprocessing_context="thread"))
+            loader = DataLoader(Slow(), batch_size=2, num_workers=workers, multiprocessing_context="thread" if workers else None)
+            total = sum(batch.sum().item() for batch in loader)
         assert total == 2 * sum(range(6))
         loads = [e for e in p.events() if e.row == "loader"]
         assert len(loads) == 3 and all(e.seconds >= 0.02 for e in loads)
