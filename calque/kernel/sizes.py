@@ -29,7 +29,7 @@ from calque.ops.structure import Description, with_sizes
 
 ROWS = 4  # last rows of a structure, which say what varies
 VARIANTS = 64  # of one structure
-EAGER = 3  # variants that are made in any case
+EAGER = 8  # variants that are made in any case
 REASONS = 256  # that are remembered of a structure
 PAID = 2  # programs that a variant has to have held for, on the average, before there is another
 _ATOMS = frozenset({int, str, bool, float, type(None), DType})
@@ -205,14 +205,13 @@ class Family:
         return self.count
 
     def worth_another(self) -> bool:
-        """Whether a program that no variant held for is to give a variant: when one has failed for this reason before (two sizes that are equal by
-        chance may never be so again); and else less and less often, where variants do not hold for many."""
+        """Whether a program that no variant held for is to give a variant: while there are few; then when one has failed for this reason before (two
+        sizes that are equal by chance may never be so again); and less and less often, where variants do not hold for many."""
         self.planned += 1
-        known = not self.variants or self.reason in self.reasons
+        known = self.reason in self.reasons
         if len(self.reasons) < REASONS:
             self.reasons.add(self.reason)
-        few = self.made < EAGER or self.hits > self.made * PAID
-        return known and (few or not self.planned & (self.planned - 1))
+        return self.made < EAGER or (known and (self.hits > self.made * PAID or not self.planned & (self.planned - 1)))
 
 
 class Shelf(Protocol):

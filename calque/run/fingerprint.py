@@ -7,6 +7,8 @@ from calque.ops.structure import Description, describe
 
 LONG = 100
 """Nodes from which planning takes longer than reading a plan."""
+SIZED = 32
+"""Nodes from which it takes longer than reading what other processes have found out about programs that differ in sizes."""
 
 
 def fingerprint(program: Program, described: Description | None = None) -> bytes:

@@ -87,7 +87,7 @@ def lowered_once(described: Description | None, program: Program, backend: Backe
 
 def _shelf(program: Program, backend: Backend) -> Disk | None:
     """Where other processes keep what they find out about programs like this one."""
-    return Disk(backend.read, backend.write) if len(program.nodes) >= fingerprint.LONG else None
+    return Disk(backend.read, backend.write) if len(program.nodes) >= fingerprint.SIZED else None
 
 
 def varied(described: Description | None, backend: Backend) -> bool:
