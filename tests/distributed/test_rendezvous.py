@@ -125,6 +125,7 @@ def test_launch_gives_ranks_and_passes_exit_codes_on(capsys: pytest.CaptureFixtu
     assert time.monotonic() - start < 300
 
 
+@pytest.mark.slow  # it waits sixteen seconds for processes that are given time to end
 def test_what_a_rank_has_started_ends_with_it() -> None:
     """Also where it keeps the pipe of the rank open, and where it has left the rank's session."""
     text = "import subprocess, sys; print(*[subprocess.Popen(['sleep', '500'], start_new_session=k > 0).pid for k in range(2)])"

@@ -128,6 +128,7 @@ def ours(structure: str, index: dict[str, object], body: bytes) -> bytes:
     return first + text.replace(b'"calque.header_crc32":"00000000', b'"calque.header_crc32":"' + crc, 1) + body
 
 
+@pytest.mark.slow  # twelve seconds of files at their limit
 def test_memory_is_bounded_at_the_limit(tmp_path: Path) -> None:
     kinds = [*PARTS, "tensors", "metadata"]
     run = subprocess.run([sys.executable, "-c", MEASURE, str(tmp_path / "l"), *kinds], capture_output=True, text=True, check=False)
