@@ -29,7 +29,8 @@ from calque.ops.structure import Description, with_sizes
 
 ROWS = 4  # last rows of a structure, which say what varies
 VARIANTS = 64  # of one structure
-EAGER = 8  # variants that are made in any case
+FEW = 3  # variants that are made where a program has failed for a known reason
+EAGER, EACH = 8, 3  # variants that are made in any case, of every so many programs that had to be lowered
 REASONS = 256  # that are remembered of a structure
 PAID = 2  # programs that a variant has to have held for, on the average, before there is another
 _ATOMS = frozenset({int, str, bool, float, type(None), DType})
@@ -205,13 +206,16 @@ class Family:
         return self.count
 
     def worth_another(self) -> bool:
-        """Whether a program that no variant held for is to give a variant: while there are few; then when one has failed for this reason before (two
-        sizes that are equal by chance may never be so again); and less and less often, where variants do not hold for many."""
+        """Whether a program that no variant held for is to give a variant. One in three does while there are few: a variant costs three plannings,
+        and a loop that makes one at every turn stands still. Others do if a program has failed for this reason before (two sizes that are equal by
+        chance may never be so again), while there are very few or they are used, and else less and less often."""
         self.planned += 1
-        known = self.reason in self.reasons
+        known = not self.variants or self.reason in self.reasons
         if len(self.reasons) < REASONS:
             self.reasons.add(self.reason)
-        return self.made < EAGER or (known and (self.hits > self.made * PAID or not self.planned & (self.planned - 1)))
+        if self.made < EAGER and self.planned % EACH == 0:
+            return True
+        return known and (self.made < FEW or self.hits > self.made * PAID or not self.planned & (self.planned - 1))
 
 
 class Shelf(Protocol):
