@@ -20,9 +20,9 @@ from calque.base.blas import limited
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, LinAlgError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dims
-from calque.base.text import shown
+from calque.base.text import described, shown
 from calque.functional.arithmetic import abs as magnitude
-from calque.functional.common import cast, is_number, is_tensor, linked, require_dims
+from calque.functional.common import cast, is_number, is_scalar, is_tensor, linked, require_dims
 from calque.functional.complex import conj, imag, real
 from calque.functional.creation import eye, zeros
 from calque.functional.declared import public
@@ -436,8 +436,11 @@ def _one_bound(op: str, name: str, bounds: tuple[Any, Any], atol: Any, rtol: Any
     return bounds
 
 
-def _least(A: Tensor, sizes: Tensor, atol: Any, rtol: Any) -> Tensor:
+def _least(op: str, A: Tensor, sizes: Tensor, atol: Any, rtol: Any) -> Tensor:
     """The magnitude up to which singular values (*, k) count as zero: (*, 1)."""
+    for bound in (atol, rtol):
+        if bound is not None and not is_tensor(bound) and (not is_scalar(bound) or isinstance(bound, complex)):
+            raise DTypeError(f"[linalg.{op}] expected a number, a tensor or None as bound of singular values, got {described(bound)}")
     if rtol is None:
         rtol = max(A._layout.shape[-2:], default=0) * dt.FInfo(A._layout.dtype).eps if atol is None else 0.0
     relative = unsqueeze(_largest(sizes), -1) * (unsqueeze(rtol, -1) if is_tensor(rtol) else rtol)
@@ -464,7 +467,7 @@ def pinv(A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = N
             sizes = values
         if not sizes._layout.shape[-1]:
             return _h(vh) @ _h(u)
-        kept = sizes > _least(A, sizes, atol, rtol)
+        kept = sizes > _least("pinv", A, sizes, atol, rtol)
         inverted = where(kept, 1.0 / where(kept, values, 1.0), 0.0)
         return (_h(vh) * unsqueeze(inverted, -2)) @ _h(u)
 
@@ -488,7 +491,7 @@ def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: An
     if not min(plain._layout.shape[-2:], default=0):
         return zeros(_extents(plain)[0], dtype=dt.int64)
     sizes = magnitude(eigvalsh(plain)) if hermitian else svdvals(plain)
-    return sum(sizes > _least(plain, sizes, atol, rtol), -1)
+    return sum(sizes > _least("matrix_rank", plain, sizes, atol, rtol), -1)
 
 
 def _largest(x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.device import META
-from calque.base.errors import ArgumentError
+from calque.base.errors import ArgumentError, ShapeError
 from calque.base.text import shown
 from calque.functional.arithmetic import abs as magnitude
 from calque.functional.creation import zeros
@@ -97,9 +97,14 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     vector = B._layout.ndim == 1 or B._layout.ndim == x._layout.ndim - 1 and B._layout.shape == x._layout.shape[:-1]
     right = unsqueeze(B, -1) if vector else B
     batch, n, m = _extents(x)
+    if right._layout.ndim < 2 or right._layout.shape[-2] != n:
+        raise ShapeError(
+            f"[linalg.lstsq] expected B with as many rows as A, input.size(-2) should match other.size(-2): got {tuple(A._layout.shape)} and "
+            f"{tuple(B._layout.shape)}; one row for each equation"
+        )
     bound = None if driver == "gels" else rcond
     sizes = svdvals(x.detach())
-    rank = total(sizes > _least(x, sizes, None, bound), -1)
+    rank = total(sizes > _least("lstsq", x, sizes, None, bound), -1)
     known = x._layout.device is not META
     least = max(n, m) * dt.FInfo(x._layout.dtype).eps if rcond is None else float(rcond)
     if driver == "gelsy" and known and min(n, m) and not _surely_full(read(sizes, "lstsq"), least, n < m):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,8 @@ import pytest
 import calque
 
 torch = pytest.importorskip("torch")
+
+from tests.oracle.outcomes import outcome  # noqa: E402
 
 
 def narrowed(T: Any, make: Callable[[Any], Any]) -> Any:
@@ -128,23 +129,28 @@ for _kind, _to in itertools.product(("int64", "float32", "complex64"), ("float64
     CASES[f"norms of {_kind} as {_to}"] = lambda T, k=_kind, d=_to: norms_as(T, k, d)
 
 
-def outcome(T: Any, case: Callable[[Any], Any]) -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = case(T)
-    except Exception:
-        return "an error"
-    parts = found if isinstance(found, list) else [found]
-    return [
-        (str(x.dtype), tuple(x.shape), [round(v, 4) if isinstance(v, float) else v for v in x.flatten().tolist()]) if isinstance(x, T.Tensor) else x
-        for x in parts
-    ]
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_outcome(name: str) -> None:
     assert outcome(calque, CASES[name]) == outcome(torch, CASES[name])
+
+
+@pytest.mark.parametrize("right", [(4, 1), (4,), (2, 4, 1), (1,)])
+def test_least_squares_of_other_rows_are_refused_by_name(right: tuple[int, ...]) -> None:
+    """The product inside was the one that complained."""
+    with pytest.raises(RuntimeError):
+        torch.linalg.lstsq(torch.ones(5, 3), torch.ones(right))
+    with pytest.raises(RuntimeError, match=r"\[linalg.lstsq\] expected B with as many rows as A"):
+        calque.linalg.lstsq(calque.ones(5, 3), calque.ones(right))
+
+
+@pytest.mark.parametrize("call", [
+    lambda A, x: calque.linalg.pinv(A, x), lambda A, x: calque.linalg.pinv(A, atol=x), lambda A, x: calque.linalg.matrix_rank(A, rtol=x),
+    lambda A, x: calque.linalg.lstsq(A, A, rcond=x, driver="gelsd"),
+])  # fmt: skip
+@pytest.mark.parametrize("bound", [calque.Generator(), "x", 1j, [0.1]], ids=["generator", "text", "complex", "list"])
+def test_bounds_of_singular_values_are_numbers(call: Any, bound: Any) -> None:
+    with pytest.raises(TypeError, match=r"\[linalg.(pinv|matrix_rank|lstsq)\] expected a number, a tensor or None"):
+        call(calque.eye(3), bound)
 
 
 def test_least_squares_by_chosen_columns(rng: np.random.Generator) -> None:

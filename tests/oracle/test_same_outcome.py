@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,8 @@ import pytest
 import calque
 
 torch = pytest.importorskip("torch")
+
+from tests.oracle.outcomes import outcome  # noqa: E402
 
 
 def parameters(T: Any, *names: str) -> dict[str, Any]:
@@ -110,16 +111,6 @@ for _kind in ("RNNCell", "GRUCell", "LSTMCell"):
             return tuple((out[0] if isinstance(out, tuple) else out).shape)
 
         CASES[f"{_kind} of {_x} and {_h}"] = _step
-
-
-def outcome(T: Any, case: Callable[[Any], Any]) -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = case(T)
-    except Exception:
-        return "an error"
-    return (str(found.dtype), tuple(found.shape), [round(v, 5) for v in found.flatten().tolist()]) if isinstance(found, T.Tensor) else found
 
 
 @pytest.mark.parametrize("name", CASES)
