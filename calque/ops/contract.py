@@ -277,6 +277,12 @@ def _grad_of_input(F: Any, g: Any, w: Any, shape: Shape, geometry: Attrs) -> Any
 
 
 def _grad_of_weight(F: Any, x: Any, g: Any, shape: Shape, geometry: Attrs) -> Any:
+    _, padding, _, groups = geometry
+    if shape[2:4] == x.shape[2:4] and padding == (0, 0) and groups == 1 and prod(shape):
+        # A window that is the whole image has one position, so what is left is a sum over images: a product, and one chain of additions where
+        # the routine for convolutions rounds every image's part before it adds them.
+        rows, columns = F.reshape(g, (g.shape[0], shape[0])), F.reshape(x, (g.shape[0], prod(shape[1:])))
+        return F.reshape(F.matmul(_turned(F, rows), columns), shape)
     return F.prim("conv2d_weight_grad", x, g, tuple(shape[2:4]), *geometry)
 
 
