@@ -149,6 +149,8 @@ def _is_index(value: Any) -> bool:
 
 def _int_dim(dim: Any, op: str) -> int:
     try:
+        if dim.__class__ is bool:  # a flag in the place of a dim; an index, for Python
+            raise TypeError
         return index(dim)
     except TypeError:
         raise DTypeError(f"[{op}] expected dim as an int, got {described(dim)}; dims count from 0, or from the end from -1") from None
@@ -168,7 +170,7 @@ def normalize_dims(dim: int | Iterable[int] | None, ndim: int, op: str = "dim") 
     """Sorted distinct dims; None means all."""
     if dim is None:
         return tuple(range(ndim))
-    dims = [dim] if dim.__class__ is int else listed(op, "dim", dim)
+    dims = [dim] if dim.__class__ in (int, bool) else listed(op, "dim", dim)
     if not dims:
         return tuple(range(ndim))
     out = [normalize_dim(d, ndim, op) for d in dims]

@@ -17,7 +17,7 @@ from calque.ops.opdef import get, no_complex
 from calque.record.live import LIVE
 from calque.record.recorder import local
 from calque.run.interrupt import of_handler
-from calque.tensor import TENSOR_TYPES, Tensor, record, unary
+from calque.tensor import TENSOR_TYPES, Tensor, record, unary, wrap
 
 Number = bool | int | float
 Operand = Any  # a Tensor or a number
@@ -150,6 +150,13 @@ def linked(value: Tensor, *sources: Any) -> Tensor:
         return value
     needed = [x for x in sources if is_tensor(x) and x._requires_grad]
     return link(value, tuple([x._grad_fn or x for x in needed]), tuple([x._layout for x in needed])) if needed else value
+
+
+def unless_nan(x: Tensor) -> Tensor:
+    """x itself, whose NaNs no gradient reaches."""
+    if not (local.state.grad and x._requires_grad):
+        return x
+    return record(get("where"), (record(get("eq"), (x, x)), x, wrap(x._storage, x._layout)))
 
 
 def result_dtype(a: Any, b: Any, *more: Any) -> dt.DType:

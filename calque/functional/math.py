@@ -33,6 +33,7 @@ from calque.functional.common import (
     require_some_tensor,
     require_tensors,
     result_dtype,
+    unless_nan,
 )
 from calque.functional.declared import public
 from calque.functional.elementary import _float, erf, exp, log, log1p, sigmoid, sqrt
@@ -453,13 +454,13 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
             if not is_tensor(bound) and not is_number(bound):
                 raise DTypeError(f"[clamp] expected bounds that are numbers or Tensors, got {type_name(bound)}")
             if is_number(bound) and number(bound) != number(bound):
-                return input * math.nan
+                return _all_nan(input)
     dtype = result_dtype(input, *[bound for bound in (min, max) if bound is not None])
     min, max = (fill_number(bound, dtype, "clamp") if is_number(bound) else bound for bound in (min, max))
-    result = cast(input, dtype)
+    result = unless_nan(cast(input, dtype))
+    min, max = (unless_nan(cast(bound, dtype)) if is_tensor(bound) else bound for bound in (min, max))
     if is_tensor(min) and min._requires_grad and max is not None:  # a lower bound that the upper one overrules, or equals, has no gradient
-        low = cast(min, dtype)
-        min = where(low < max, low, wrap(low._storage, low._layout))
+        min = where(min < max, min, wrap(min._storage, min._layout))
     if min is not None:
         result = pick(_compare("lt", result, min, dtype), min, result, dtype)
     if max is not None:
@@ -470,10 +471,15 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
 _PLAIN = (int, float, type(None))
 
 
+def _all_nan(x: Tensor) -> Tensor:
+    return linked(wrap(x._storage, x._layout) * math.nan, x)
+
+
 def _clamp_numbers(x: Tensor, low: float | None, high: float | None, dtype: dt.DType) -> Tensor:
     """The common case: floating x, bounds that are plain numbers."""
     if low != low or high != high:
-        return x * math.nan
+        return _all_nan(x)
+    x = unless_nan(x)
     if low is not None:
         x = record(WHERE, (lt(x, low), (fill_number(low, dtype, "clamp"), dtype), x))
     if high is not None:
@@ -487,8 +493,6 @@ def _compare(name: str, x: Tensor, bound: Any, dtype: dt.DType) -> Tensor:
     if is_tensor(bound) and bound._layout.dtype.category == 2:
         return record(get("add"), (beyond, record(get("ne"), (bound, bound))))
     return beyond
-
-
 
 
 @public(in_place="both", out=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -158,7 +159,7 @@ def _median_of(name: str, kind: Any, x: Tensor, dim: int | None, keepdim: bool) 
 
 
 @public(out=True)
-@numpy_names
+@partial(numpy_names, with_dim=True)
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """Middle value (the lower of two) of all elements, which share the gradient if they are equal; along `dim` a named tuple (values, indices).
     NaN wins.
@@ -171,7 +172,7 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
 
 
 @public(out=True)
-@numpy_names
+@partial(numpy_names, with_dim=True)
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """As `median`, without the NaNs."""
     return _median_of("nanmedian", NanMedianResult, input, dim, keepdim)

@@ -37,13 +37,13 @@ Dims = Any
 
 def flag(op: str, keepdim: Any) -> bool:
     """`keepdim` as Python's bool, as which it is part of keys: NumPy's equals it, but is no int."""
-    if isinstance(keepdim, (bool, int, np.bool_)):
+    if isinstance(keepdim, (bool, np.bool_)):
         return bool(keepdim)
     raise DTypeError(f"[{op}] expected keepdim as a bool, got {type_name(keepdim)}; several dims go into a tuple")
 
 
-def numpy_names(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Accept NumPy's `axis` and `keepdims` for `dim` and `keepdim`."""
+def numpy_names(function: Callable[..., Any], with_dim: bool = False) -> Callable[..., Any]:
+    """Accept NumPy's `axis` and `keepdims` for `dim` and `keepdim`. `with_dim`: that dims are kept is said only beside `dim`."""
 
     names = list(inspect.signature(function).parameters)
     place = names.index("keepdim") if "keepdim" in names else len(names)
@@ -59,6 +59,8 @@ def numpy_names(function: Callable[..., Any]) -> Callable[..., Any]:
                     keywords["keepdim"] = keywords.pop("keepdims")
                 if "keepdim" in keywords:
                     keywords["keepdim"] = flag(function.__name__, keywords["keepdim"])
+                    if with_dim and "dim" not in keywords and len(args) < place:
+                        raise DTypeError(f"[{function.__name__}] expected dim beside keepdim, got keepdim alone; name the dim to keep")
             if place < len(args) and args[place].__class__ is not bool:
                 args = (*args[:place], flag(function.__name__, args[place]), *args[place + 1 :])
             return function(*args, **keywords)
@@ -77,6 +79,13 @@ def dims_of(op: str, x: Tensor, dim: Dims) -> Shape:
         found = normalize_dim(dim, ndim, op)
         return (found,) if ndim else ()
     return normalize_dims(dim, ndim, op)
+
+
+def _one_or_all(op: str, x: Tensor, dim: Any) -> Shape:
+    """As `dims_of`, of functions that take no tuple of dims."""
+    if isinstance(dim, (tuple, list)):
+        raise DTypeError(f"[{op}] expected dim as an int or None, got {type_name(dim)}; reduce over one dim after the other")
+    return dims_of(op, x, dim)
 
 
 def require_elements(op: str, x: Tensor, dims: Shape) -> None:
@@ -109,7 +118,7 @@ def _summable(x: Tensor, dtype: dt.DType | None) -> Tensor:
 
 
 @public(out=True)
-@numpy_names
+@functools.partial(numpy_names, with_dim=True)
 def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Sum over `dim`: (*) -> (* without dim). Integers and bool give int64 unless `dtype` says otherwise.
 
@@ -151,7 +160,7 @@ def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.
 
 
 @public(out=True)
-@numpy_names
+@functools.partial(numpy_names, with_dim=True)
 def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Arithmetic mean over `dim`: (*) -> (* without dim). Floating tensors only (or pass `dtype`). Of nothing: NaN, with a
     warning.
@@ -192,7 +201,7 @@ def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt
 
 
 @public(out=True)
-@numpy_names
+@functools.partial(numpy_names, with_dim=True)
 @full_precision
 def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Product over one `dim` or all: (*) -> (* without dim). Integers and bool give int64. The gradient is exact with zeros.
@@ -202,7 +211,7 @@ def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype:
     tensor(24.)
     """
     x = _summable(input, dtype)
-    return prim("prod", x, dims_of("prod", x, dim), keepdim)
+    return prim("prod", x, _one_or_all("prod", x, dim), keepdim)
 
 
 @public()
@@ -259,7 +268,7 @@ def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
 @numpy_names
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Any:
     """Smallest and largest element over one `dim` or all, as a named tuple (min, max)."""
-    dims = dims_of("aminmax", input, dim)
+    dims = _one_or_all("aminmax", input, dim)
     return MinMaxResult(_extreme("amin", input, dims, keepdim), _extreme("amax", input, dims, keepdim))
 
 
@@ -304,9 +313,26 @@ def take_chosen(x: Tensor, indices: Tensor, dim: int, keepdim: bool) -> tuple[Te
     return values, indices
 
 
+def _extreme_of_all(name: str, x: Tensor) -> Tensor:
+    """The extreme of all elements. All that equal it share the gradient; unlike those of `amax`, NaNs equal NaN."""
+
+    def value() -> Tensor:
+        return _extreme(name, x, tuple(range(x._layout.ndim)), False)
+
+    def backward(g: Tensor) -> tuple[Tensor]:
+        top = value() if local.state.grad else found
+        chosen = prim("eq", x, top) | (prim("ne", x, x) & prim("ne", top, top))
+        return (where(chosen, g / cast(chosen.sum(), g._layout.dtype), 0.0),)
+
+    if not (local.state.grad and x._requires_grad):
+        return value()
+    found = with_formula(f"{name.capitalize()}Backward1", (x,), value, backward)
+    return found
+
+
 def _choose(name: str, kind: Any, input: Tensor, dim: Any, keepdim: bool, pair: Callable[[Any, Any], Tensor]) -> Any:
     if dim is None:
-        return _extreme(name, input, tuple(range(input._layout.ndim)), False)
+        return _extreme_of_all(name, input)
     if is_tensor(dim):
         return pair(input, dim)
     if not isinstance(dim, (int, np.integer)):
@@ -317,7 +343,7 @@ def _choose(name: str, kind: Any, input: Tensor, dim: Any, keepdim: bool, pair: 
 
 
 @public(out=True)
-@numpy_names
+@functools.partial(numpy_names, with_dim=True)
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
     """Largest element of all; or along an int `dim` as a named tuple (values, indices); or of two tensors.
 
@@ -329,7 +355,7 @@ def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = N
 
 
 @public(out=True)
-@numpy_names
+@functools.partial(numpy_names, with_dim=True)
 def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
     """Smallest element of all; or along an int `dim` as a named tuple (values, indices); or of two tensors."""
     return _choose("min", MinResult, input, dim if other is None else other, keepdim, minimum)
@@ -452,6 +478,15 @@ def for_norm(op: str, x: Tensor, dtype: dt.DType | None) -> Tensor:
     return cast(x, dtype)
 
 
+def _largest_size(name: str, size: Tensor, dims: Shape, keepdim: bool) -> Tensor:
+    """The extreme of absolute values, which has gradient 0 where it is NaN."""
+    if local.state.grad and size._requires_grad:
+        still = detach(size)
+        top = _extreme(name, still, dims, True)
+        size = where(prim("eq", top, top), size, still)
+    return _extreme(name, size, dims, keepdim)
+
+
 @public(method=False, out="exact", of="calque linalg")
 @numpy_names
 def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
@@ -463,7 +498,7 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = Fal
     x = prim("abs", x) if x._layout.dtype.is_complex else x
     dims, keepdim = dims_of("vector_norm", x, dim), bool(keepdim)
     if ord in (math.inf, -math.inf):
-        return _extreme("amax" if ord > 0 else "amin", prim("abs", x), dims, keepdim)
+        return _largest_size("amax" if ord > 0 else "amin", prim("abs", x), dims, keepdim)
     if ord < 0:
         require_elements("vector_norm", x, dims)
     if ord == 0:

@@ -12,12 +12,12 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import broadcast_shapes, normalize_dim, whole
-from calque.functional.common import cast, is_number, is_tensor, method, require_dims, require_tensors
+from calque.functional.common import cast, is_number, is_tensor, method, prim, require_dims, require_tensors
 from calque.functional.declared import takes_out
 from calque.functional.elementary import _float
 from calque.functional.joining import cat
 from calque.functional.kinds import is_int
-from calque.functional.math import _both_float, with_formula
+from calque.functional.math import _both_float, where, with_formula
 from calque.functional.order import cumsum
 from calque.functional.placing import beside_input, host_values
 from calque.functional.results import named_result
@@ -278,7 +278,7 @@ def frexp(input: Tensor) -> Any:
 @beside_input
 def nextafter(input: Tensor, other: Tensor) -> Tensor:
     """The next floating number after `input` towards `other`, broadcast: (*), (*) -> (*). Reads the values; the
-    gradient is that of `input` itself.
+    gradient is that of `input` itself, and 0 where there is no next number because both are equal.
 
     >>> import calque
     >>> calque.nextafter(calque.tensor(1.0), calque.tensor(2.0)).item() == 1 + 2**-23
@@ -293,7 +293,8 @@ def nextafter(input: Tensor, other: Tensor) -> Tensor:
         return host_values(shape, kind, lambda: np.asarray(np.nextafter(read(a, "nextafter"), read(b, "nextafter"))).astype(kind.np))
 
     def backward(g: Tensor) -> tuple[Tensor, Tensor]:
-        return sum_to_shape(g, tuple(a._layout.shape)), sum_to_shape(g * 0.0, tuple(b._layout.shape))
+        moved = where(prim("ne", a, b), g, 0.0)
+        return sum_to_shape(moved, tuple(a._layout.shape)), sum_to_shape(g * 0.0, tuple(b._layout.shape))
 
     return with_formula("NextafterBackward0", (a, b), value, backward)
 

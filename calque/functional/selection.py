@@ -285,10 +285,10 @@ def _combined(base: Tensor, d: int, index: Tensor, part: Tensor, reduce: str, in
 
 
 def _extreme_gradient(g: Tensor, base: Tensor, d: int, index: Tensor, part: Tensor, result: Any, include_self: bool) -> tuple[Tensor, Tensor]:
-    """All that equal the extreme share the gradient: PyTorch counts the base among them even if it took no part."""
+    """All that equal the extreme share the gradient: PyTorch counts the base among them even if it took no part. Where it is NaN none does: 0 / 0."""
     kind = base._layout.dtype
     own, theirs = cast(base == result, kind), cast(part == prim("gather", result, index, d), kind)
-    share = g / prim("maximum", prim("scatter_add", own, index, theirs, d), (1, kind))
+    share = g / prim("scatter_add", own, index, theirs, d)
     return own * share, theirs * prim("gather", share, index, d)
 
 
@@ -328,7 +328,8 @@ def _combined_on_host(base: Tensor, d: int, index: Tensor, part: Tensor, reduce:
         low, high = (False, True) if kind == "b" else (np.iinfo(values.dtype).min, np.iinfo(values.dtype).max) if kind in "iu" else (-np.inf, np.inf)
         start = {"prod": 1, "amax": low, "amin": high}[reduce]
         values[tuple(grid)] = start
-    combine.at(values, tuple(grid), read(part, "scatter_reduce"))
+    with np.errstate(all="ignore"):  # NumPy warns of NaN, and of products that leave the range
+        combine.at(values, tuple(grid), read(part, "scatter_reduce"))
     return upload(values, base._layout.dtype)
 
 

@@ -151,3 +151,18 @@ def test_messages() -> None:
 def test_results_print_like_pytorch() -> None:
     text = repr(calque.tensor([1.0, 2.0]).max(0))
     assert text == "torch.return_types.max(\nvalues=tensor(2.),\nindices=tensor(1))"
+
+
+@pytest.mark.parametrize("call", [
+    lambda x: x.sum(keepdim=True), lambda x: calque.mean(x, keepdim=True), lambda x: x.prod(keepdim=True), lambda x: x.max(keepdim=True),
+    lambda x: x.median(keepdim=True), lambda x: x.sum(1, keepdim=1), lambda x: x.amax(1, 1), lambda x: x.prod((0, 1)), lambda x: x.aminmax(dim=[1]),
+    lambda x: x.sum(True), lambda x: x.argmax(True), lambda x: calque.cumsum(x, True), lambda x: x.unbind(True),
+])  # fmt: skip
+def test_flags_and_dims_are_not_taken_for_each_other(call: Any) -> None:
+    with pytest.raises(TypeError, match="expected (keepdim as a bool|dim )"):
+        call(calque.ones(2, 3))
+
+
+def test_kept_dims_of_all() -> None:
+    x = calque.ones(2, 3)
+    assert x.sum(dim=None, keepdim=True).shape == x.sum(None, True).shape == x.mean((), True).shape == x.nansum(keepdim=True).shape == (1, 1)

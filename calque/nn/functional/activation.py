@@ -10,7 +10,7 @@ from calque import functional as T
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import shown
 from calque.functional.blame import signed
-from calque.functional.common import cast, is_tensor, require_real, row_major
+from calque.functional.common import cast, is_tensor, require_real, row_major, unless_nan
 from calque.functional.declared import public
 from calque.functional.options import fill_number
 from calque.functional.precision import lower_precision
@@ -50,6 +50,11 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """
     y = _relu(input)
     return _result("relu", input, y, inplace)  # the gradient needs the result alone
+
+
+def _where_above(x: Tensor, above: Any, below: Any) -> Tensor:
+    """`above` where x > 0, else `below`; NaN goes to `below`, which only its gradient shows."""
+    return choose(T.gt(x, 0.0), kinked(x) if above is x else above, below, x._layout.dtype)
 
 
 def _where_below(x: Tensor, bound: float, below: Any, above: Any) -> Tensor:
@@ -130,7 +135,7 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x for x > 0, else negative_slope * x."""
     x = _operand(input, inplace)
-    y = _where_below(x, 0.0, x * float(negative_slope), x)
+    y = _where_above(x, x, x * float(negative_slope))
     return _result("leaky_relu", input, y, inplace)
 
 
@@ -151,12 +156,12 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
         weight = weight.reshape(())
     slopes = T.expand(weight, tuple(input._layout.shape))
     return with_gradient(  # type: ignore[no-any-return]
-        "PreluKernelBackward0", lambda x, w: (_where_below(x, 0.0, x * w, x),), _prelu_backward, (input, slopes)
+        "PreluKernelBackward0", lambda x, w: (_where_above(x, x, x * w),), _prelu_backward, (input, slopes)
     )
 
 
 def _prelu_gradients(x: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    return _where_below(x, 0.0, g * w, g), _where_below(x, 0.0, g * x, 0.0)
+    return _where_above(x, g, g * w), _where_above(x, 0.0, g * x)
 
 
 def _prelu_backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
@@ -177,9 +182,9 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
     """Leaky ReLU with a random slope in [lower, upper] per element while training, else their mean."""
     if lower > upper:
         raise ArgumentError(f"[rrelu] Lower bound should be less than or equal to the upper bound, got {lower} > {upper}")
-    slope: Any = (lower + upper) / 2
-    if training:
-        slope = T.rand_like(input.detach()) * (upper - lower) + lower
+    if not training:
+        return leaky_relu(input, (lower + upper) / 2, inplace)
+    slope = T.rand_like(input.detach()) * (upper - lower) + lower
     x = row_major(_operand(input, inplace))
     return _result("rrelu", input, _where_below(x, 0.0, x * slope, x), inplace)
 
@@ -341,7 +346,7 @@ def _where_below_abs(x: Tensor, bound: float, above: Tensor) -> Tensor:
 @public(of="nn.functional")
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """relu6(x + 3) / 6."""
-    return _result("hardsigmoid", input, _once(lambda x: relu6(x + 3.0) * (1.0 / 6.0), _operand(input, inplace)), inplace)
+    return _result("hardsigmoid", input, _once(lambda x: relu6(unless_nan(x) + 3.0) * (1.0 / 6.0), _operand(input, inplace)), inplace)
 
 
 @public(of="nn.functional")

@@ -21,10 +21,7 @@ from calque.nn.functional.legacy import legacy_reduction
 from calque.nn.functional.rows import choose, positions
 from calque.nn.gradient import Saved, with_gradient
 from calque.observe.source import warn_user
-from calque.ops.opdef import get
-from calque.tensor import Tensor, unary
-
-_relu = unary(get("relu"))
+from calque.tensor import Tensor
 
 
 def _paired(op: str, input: Tensor, target: Tensor) -> None:
@@ -100,7 +97,7 @@ def _quadratic_then_linear(d: Tensor, bound: float) -> Tensor:
     """d ** 2 / 2 for |d| below the bound, then bound (|d| - bound / 2). The square is that of a bounded value: an infinite one would have the
     gradient 0 * inf where it is not chosen. It is not that of |d|, whose second gradient at 0 would be missing."""
     size = T.abs(d)
-    inside = T.clamp(d, -bound, bound)
+    inside = choose(T.gt(size, bound), 0.0, d, d._layout.dtype)
     return choose(T.lt(size, bound), inside * inside * 0.5, (size - 0.5 * bound) * bound, size._layout.dtype)
 
 
@@ -444,6 +441,11 @@ def multilabel_soft_margin_loss(
     return reduced(T.mean(loss, input._layout.ndim - 1), reduction, "multilabel_soft_margin_loss")
 
 
+def _positive(gap: Tensor) -> Tensor:
+    """What counts of a margin that is not kept; NaN does not."""
+    return choose(T.gt(gap, 0.0), gap, 0.0, gap._layout.dtype)
+
+
 @public(of="nn.functional")
 @full_precision
 def multi_margin_loss(
@@ -467,7 +469,7 @@ def multi_margin_loss(
         input = T.unsqueeze(input, 0)
     last = input._layout.ndim - 1
     labels = T.reshape(target, (*input._layout.shape[:-1], 1))
-    gap = _relu(float(margin) - T.gather(input, last, labels) + input)
+    gap = _positive(float(margin) - T.gather(input, last, labels) + input)
     if p == 2:
         gap = gap * gap
     if weight is not None:
@@ -505,7 +507,7 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, size_average: Any = No
     valid = T.cumprod(T.ge(labels, 0), 1) > 0
     named = T.any((T.unsqueeze(labels, 2) == positions((count,))) & T.unsqueeze(valid, 2), 1)
     wanted = T.gather(x, 1, T.clamp(labels, min=0))
-    gap = _relu(1.0 - T.unsqueeze(wanted, 2) + T.unsqueeze(x, 1))
+    gap = _positive(1.0 - T.unsqueeze(wanted, 2) + T.unsqueeze(x, 1))
     counts = T.unsqueeze(valid, 2) & T.unsqueeze(T.logical_not(named), 1)
     each = T.sum(choose(counts, gap, 0.0, gap._layout.dtype), (1, 2)) / (count * 1.0)
     return reduced(each if len(shape) == 2 else T.reshape(each, ()), reduction, "multilabel_margin_loss")
