@@ -23,6 +23,13 @@ def _call_impl(self: Module, *args: Any, **kwargs: Any) -> Any:
     return self(*args, **kwargs)
 
 
+def _replicate_for_data_parallel(self: Module) -> Module:
+    """The module without its parameters, which whoever replicates it puts there as plain attributes."""
+    replica = self.__new__(type(self))
+    replica.__dict__ = {**self.__dict__, "_parameters": {}, "_buffers": self._buffers.copy(), "_modules": self._modules.copy(), "_is_replica": True}
+    return replica
+
+
 def _hooks(name: str) -> property:
     """The hooks of a module under PyTorch's name for them: a dict that may be changed or replaced."""
 
@@ -34,7 +41,7 @@ def _hooks(name: str) -> property:
 
 def attach() -> None:
     """Give the classes these attributes, where they have none of the name."""
-    found = {f.__name__: f for f in (_register_load_state_dict_pre_hook, _register_state_dict_hook, _call_impl)}
+    found = {f.__name__: f for f in (_register_load_state_dict_pre_hook, _register_state_dict_hook, _call_impl, _replicate_for_data_parallel)}
     for name, value in {**found, **{name: _hooks(name) for name in HOOKS}}.items():
         if name not in vars(Module):
             setattr(Module, name, value)

@@ -9,7 +9,7 @@ from typing import Any
 from calque.autograd.assign import assign
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, AutogradError, ShapeError
+from calque.base.errors import AutogradError, ShapeError
 from calque.base.shapes import contiguous_strides
 from calque.base.text import type_name
 from calque.functional.common import Operand, cast, is_scalar, is_tensor, method, number, prim, require_operands
@@ -132,15 +132,6 @@ def fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tensor
     return input
 
 
-@method("set_")
-def set_(input: Tensor, source: Tensor) -> Tensor:
-    """Let the tensor share the memory of `source`."""
-    if input._requires_grad and input._grad_fn is not None:
-        raise ArgumentError("[set_] expected a tensor without history, got one with a grad_fn; detach() it first")
-    input._storage, input._layout, input._cache = source._storage, source._layout, None
-    return input
-
-
 @public()
 def resize_(input: Tensor, *sizes: Any, size: Any = None, memory_format: Any = None) -> Tensor:
     """The tensor with another shape, row-major: its memory from its first element on, if that is enough, else a copy and zeros."""
@@ -161,4 +152,4 @@ def resize_(input: Tensor, *sizes: Any, size: Any = None, memory_format: Any = N
     if count > there:
         flat = prim("cat", flat, prim("full", (0, flat._layout.dtype), (count - there,)), 0)
     made = prim("copy", flat.narrow(0, 0, count)).reshape(shape)
-    return set_(input, made if wanted is None else reordered(made, wanted.strides(shape)))
+    return input.set_(made if wanted is None else reordered(made, wanted.strides(shape)))  # type: ignore[attr-defined, no-any-return]

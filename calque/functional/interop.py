@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, AutogradError
+from calque.base.errors import ArgumentError, AutogradError, DTypeError
 from calque.base.layout import dense_layout
-from calque.functional.common import method
+from calque.base.shapes import contiguous_strides
+from calque.base.text import type_name
+from calque.functional.common import is_tensor, method
 from calque.functional.creation import from_numpy
 from calque.functional.formats import clone
 from calque.functional.memory import export, own_buffer
-from calque.functional.views import detach
+from calque.functional.views import detach, int_tuple
 from calque.record.recorder import local
 from calque.replay.effects import gradients_matter
 from calque.tensor import Tensor, from_array, read, upload
@@ -69,10 +72,29 @@ def data_ptr(input: Tensor) -> int:
 
 
 class StorageView:
-    """What `untyped_storage()` returns: the memory behind a tensor."""
+    """What `untyped_storage()` returns: the memory behind a tensor, as bytes."""
 
     def __init__(self, owner: Tensor) -> None:
         self._owner = owner
+
+    def _elements(self) -> Tensor:
+        """All that lies in the memory, in its own type."""
+        whole = self._owner._storage.layout
+        return self._owner.detach().as_strided((whole.numel,), (1,), 0)  # type: ignore[attr-defined, no-any-return]
+
+    def _parts(self) -> Tensor:
+        """What `len` counts and an index finds."""
+        return self._elements().view(dt.uint8)  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def device(self) -> Any:
+        """Where the memory is."""
+        return self._owner.device  # type: ignore[attr-defined]
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it is a GPU's."""
+        return bool(self._owner.is_cuda)  # type: ignore[attr-defined]
 
     def data_ptr(self) -> int:
         """Address of the memory."""
@@ -82,12 +104,41 @@ class StorageView:
         """Bytes of the memory."""
         return self._owner._storage.layout.nbytes
 
-    def size(self) -> int:
-        """Elements of the memory."""
-        return self._owner._storage.layout.numel
+    size = nbytes
+
+    def element_size(self) -> int:
+        """Bytes of what an index finds."""
+        return 1
 
     def __len__(self) -> int:
         return self.size()
+
+    def __getitem__(self, index: int) -> Any:
+        return self._parts()[index].item()  # type: ignore[index, attr-defined]
+
+    def tolist(self) -> list[Any]:
+        """What lies in the memory, as Python's numbers."""
+        found: list[Any] = self._parts().tolist()  # type: ignore[attr-defined]
+        return found
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.tolist())
+
+    def is_shared(self) -> bool:
+        """Whether other processes see the memory."""
+        return bool(self._owner.is_shared())  # type: ignore[attr-defined]
+
+    def is_pinned(self) -> bool:
+        """Whether the memory is locked, for copies to a GPU."""
+        return bool(self._owner.is_pinned())  # type: ignore[attr-defined]
+
+    def untyped(self) -> "StorageView":
+        """The memory as bytes."""
+        return StorageView(self._owner)
+
+    def clone(self) -> Any:
+        """A copy of the memory."""
+        return type(self)(clone(self._elements()))
 
     def cpu(self) -> "StorageView":
         """The memory itself: it is the CPU's."""
@@ -100,10 +151,62 @@ class StorageView:
         return id(self._owner._storage)
 
 
-@method("untyped_storage", "storage", "typed_storage")
-def storage(input: Tensor) -> StorageView:
-    """The memory behind the tensor."""
+class TypedStorageView(StorageView):
+    """What `storage()` returns: the memory behind a tensor, as elements of its type."""
+
+    def _parts(self) -> Tensor:
+        return self._elements()
+
+    @property
+    def dtype(self) -> dt.DType:
+        """Type of the elements."""
+        return self._owner._storage.layout.dtype
+
+    def size(self) -> int:
+        """Elements of the memory."""
+        return self._owner._storage.layout.numel
+
+    def element_size(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.itemsize
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        self._elements()[index] = value  # type: ignore[index]
+
+
+@method("untyped_storage")
+def untyped_storage(input: Tensor) -> StorageView:
+    """The memory behind the tensor, as bytes."""
     return StorageView(input)
+
+
+@method("storage", "typed_storage")
+def storage(input: Tensor) -> TypedStorageView:
+    """The memory behind the tensor, as elements of its type."""
+    return TypedStorageView(input)
+
+
+@method("set_")
+def set_(input: Tensor, source: Any = (), storage_offset: int = 0, size: Any = None, stride: Any = None) -> Tensor:
+    """Let the tensor lie in the memory of `source`, a tensor or a storage: from `storage_offset` on, of that size and stride (row-major without
+    one), or as `source` lies there. Without a source it becomes empty."""
+    if input._requires_grad and input._grad_fn is not None:
+        raise ArgumentError("[set_] expected a tensor without history, got one with a grad_fn; detach() it first")
+    if source == ():
+        source = input.new_empty(0)  # type: ignore[attr-defined]
+    elif isinstance(source, StorageView):
+        source = source._elements()
+    elif not is_tensor(source):
+        raise DTypeError(f"[set_] expected source as a Tensor or a storage, got {type_name(source)}; see Tensor.untyped_storage()")
+    elif size is not None:
+        storage_offset += source._layout.offset
+    if source._layout.dtype is not input._layout.dtype:
+        raise DTypeError(f"[set_] expected memory of {input._layout.dtype!r}, got {source._layout.dtype!r}; view(dtype) reads bytes as another type")
+    if size is not None:
+        shape = int_tuple("set_", (size,))
+        source = source.detach().as_strided(shape, contiguous_strides(shape) if stride is None else stride, storage_offset)
+    input._storage, input._layout, input._cache = source._storage, source._layout, None
+    return input
 
 
 # ------------------------------------------------------------------------------------------------------ copy and pickle

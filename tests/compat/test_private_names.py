@@ -51,6 +51,24 @@ p = torch.ones(2, requires_grad=True)
 p.sum().backward()
 Own([p], lr=0.5).step()
 assert p.tolist() == [0.5, 0.5]
+
+layer, first, second = torch.nn.BatchNorm1d(2), torch.nn.Parameter(torch.ones(2)), torch.zeros(3)
+replica = layer._replicate_for_data_parallel()
+replica.weight, replica.bias = layer.weight * 2, layer.bias * 1
+assert type(replica) is type(layer) and replica._is_replica and not list(replica.parameters()) and len(list(replica.buffers())) == 3
+assert replica(torch.ones(4, 2)).shape == (4, 2) and len(list(layer.parameters())) == 2
+first.grad, second.note, held = torch.ones(2), "mine", first
+torch.utils.swap_tensors(first, second)
+assert held is first and type(first) is torch.Tensor and first.tolist() == [0.0] * 3 and first.note == "mine" and first.grad is None
+assert type(second) is torch.nn.Parameter and second.requires_grad and second.grad.tolist() == [1.0, 1.0] and not hasattr(second, "note")
+for tensors in ((torch.ones(2, requires_grad=True) * 2, second), (torch.ones(2), torch.ones(2)[:1])):
+    try:
+        torch.utils.swap_tensors(*tensors)
+    except RuntimeError:
+        continue
+    assert False
+memory = torch.ones(3).storage()
+assert isinstance(memory, torch.TypedStorage) and not isinstance(memory, torch.UntypedStorage) and isinstance(memory.untyped(), torch.UntypedStorage)
 """
 
 

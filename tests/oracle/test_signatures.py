@@ -72,7 +72,6 @@ DIFFERENT = {
     "Tensor.new_tensor": "as `tensor`",
     "norm": "dtype by name alone",
     "Tensor.norm": "dtype by name alone",
-    "Tensor.set_": "takes a tensor; as_strided() says offset and strides",
     "Tensor.requires_grad_": "the stub says `mode`, PyTorch takes `requires_grad`",
     "amp.GradScaler": "there is no CUDA to be the default",
     "dtype": "nobody makes one", "layout": "nobody makes one", "memory_format": "nobody makes one",

@@ -9,17 +9,29 @@ import numpy as np
 
 import calque
 from calque.base.errors import ArgumentError
-from calque.compat.refused import refused_class
-from calque.functional.interop import StorageView
+from calque.compat.refused import refused, refused_class
+from calque.functional.interop import StorageView, TypedStorageView
 
 __all__ = ["TypedStorage", "UntypedStorage", "_LegacyStorage"]
 
-TypedStorage = _LegacyStorage = refused_class("torch.storage.TypedStorage")
+_LegacyStorage = refused_class("torch.storage._LegacyStorage")
 
 
 class _Kind(type):
     def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, StorageView)
+        return isinstance(value, StorageView) and not isinstance(value, TypedStorageView)
+
+
+class _TypedKind(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, TypedStorageView)
+
+
+class TypedStorage(TypedStorageView, metaclass=_TypedKind):
+    """Elements of a type in memory, as `Tensor.storage()` gives them; none is made by itself."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        refused("torch.storage.TypedStorage")()
 
 
 class UntypedStorage(StorageView, metaclass=_Kind):
@@ -49,11 +61,14 @@ class UntypedStorage(StorageView, metaclass=_Kind):
     def __getitem__(self, index: Any) -> Any:
         return UntypedStorage._of(self._owner[index]) if isinstance(index, slice) else self._owner[index].item()
 
-    def size(self) -> int:
+    def nbytes(self) -> int:
         """Bytes."""
         return self._owner.numel()
 
-    nbytes = size
+    size = nbytes
+
+    def _parts(self) -> calque.Tensor:
+        return self._owner
 
     def untyped(self) -> "UntypedStorage":
         """Itself."""

@@ -1,0 +1,5 @@
+"""`torch.optim.adadelta`: the step as a function."""
+
+from calque.compat.torch.optim._functional import adadelta
+
+__all__ = ["adadelta"]

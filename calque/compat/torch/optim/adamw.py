@@ -1,0 +1,5 @@
+"""`torch.optim.adamw`: the step as a function."""
+
+from calque.compat.torch.optim._functional import adamw
+
+__all__ = ["adamw"]

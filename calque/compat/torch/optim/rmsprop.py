@@ -1,0 +1,5 @@
+"""`torch.optim.rmsprop`: the step as a function."""
+
+from calque.compat.torch.optim._functional import rmsprop
+
+__all__ = ["rmsprop"]
