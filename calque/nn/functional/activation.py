@@ -182,10 +182,10 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
     """Leaky ReLU with a random slope in [lower, upper] per element while training, else their mean."""
     if lower > upper:
         raise ArgumentError(f"[rrelu] Lower bound should be less than or equal to the upper bound, got {lower} > {upper}")
-    if not training:
-        return leaky_relu(input, (lower + upper) / 2, inplace)
-    slope = T.rand_like(input.detach()) * (upper - lower) + lower
     x = row_major(_operand(input, inplace))
+    if not training:
+        return _result("rrelu", input, _where_above(x, x, x * ((lower + upper) / 2)), inplace)
+    slope = T.rand_like(input.detach()) * (upper - lower) + lower
     return _result("rrelu", input, _where_below(x, 0.0, x * slope, x), inplace)
 
 
