@@ -22,6 +22,14 @@ class Whole(Exception):
         self.frame = frame
 
 
+def for_all_slices(function: Callable[[Tensor], Any], x: Tensor) -> Any:
+    """`function` of what a tensor is for all slices together, inside `vmap`: for what Python decides on once."""
+    trace = local.state.trace
+    if not trace.transforms:
+        return function(x)
+    return trace.below(for_all_slices, function, trace.unwrapped(x) if trace.mine(x) else x)
+
+
 class Slices(Array):
     """Arrays with the results for all slices in the first dim; `upload` gives them back to their frame. `under`: as what the level below has them."""
 

@@ -10,7 +10,7 @@ from calque.base.errors import ArgumentError
 from calque.distributions import constraints
 from calque.distributions.chances import Chances
 from calque.distributions.distribution import ExponentialFamily
-from calque.distributions.utils import broadcast_all, clamp_probs, lazy_property, uniform
+from calque.distributions.utils import broadcast_all, clamp_probs, holds, lazy_property, uniform
 from calque.nn import functional as F
 from calque.tensor import Tensor
 
@@ -41,7 +41,7 @@ class ContinuousBernoulli(Chances, ExponentialFamily):
         name, value = self._which(probs, logits)
         (value,) = broadcast_all(value)
         if name == "probs":
-            if validate_args is not None and not bool(T.all(self.arg_constraints["probs"].check(value))):
+            if validate_args is not None and not holds(self.arg_constraints["probs"].check(value)):
                 raise ArgumentError(f"[ContinuousBernoulli] The parameter probs has invalid values, expected numbers of [0, 1]:\n{value}")
             value = clamp_probs(value)
         self.__dict__[name] = value

@@ -12,7 +12,7 @@ from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import Size
 from calque.base.text import shown, type_name
 from calque.distributions import constraints
-from calque.distributions.utils import lazy_property
+from calque.distributions.utils import holds, lazy_property
 from calque.functional.common import is_tensor
 from calque.tensor import Tensor
 
@@ -69,7 +69,7 @@ class Distribution:
             if constraints.is_dependent(constraint) or computed:
                 continue
             value = getattr(self, name)
-            if not bool(T.all(constraint.check(value))):
+            if not holds(constraint.check(value)):
                 raise ArgumentError(
                     f"[{type(self).__name__}] Expected parameter {name} ({type_name(value)} of shape {tuple(value.shape)}) of distribution "
                     f"{self!r} to satisfy the constraint {constraint!r}, but found invalid values:\n{value}"
@@ -208,7 +208,7 @@ class Distribution:
                 stacklevel=3,
             )
             return
-        if not bool(T.all(support.check(value))):
+        if not holds(support.check(value)):
             raise ArgumentError(
                 f"[{name}] Expected value argument ({type_name(value)} of shape {tuple(have)}) to be within the support ({support!r}) of the "
                 f"distribution {self!r}, but found invalid values:\n{value}"

@@ -10,7 +10,7 @@ from calque.base.dtypes import FInfo
 from calque.base.errors import ArgumentError
 from calque.distributions import constraints
 from calque.distributions.chances import Chances
-from calque.distributions.utils import broadcast_all, uniform
+from calque.distributions.utils import broadcast_all, holds, uniform
 from calque.nn import functional as F
 from calque.tensor import Tensor
 
@@ -35,7 +35,7 @@ class Geometric(Chances):
         name, value = self._which(probs, logits)
         (self.__dict__[name],) = broadcast_all(value)
         super().__init__(self._param.shape, validate_args=validate_args)
-        if self._validate_args and probs is not None and not bool(T.all(self.probs > 0)):
+        if self._validate_args and probs is not None and not holds(self.probs > 0):
             raise ArgumentError(
                 f"[Geometric] Expected parameter probs (Tensor of shape {tuple(self.probs.shape)}) of distribution {self!r} to be positive but "
                 f"found invalid values:\n{self.probs}"

@@ -29,7 +29,7 @@ def _stream(count: int) -> np.random.Generator:
 
 
 @beside_input
-def _on_host(input: Tensor, op: str, dtype: DType, values: Callable[[Array], Array]) -> Tensor:
+def _on_host(input: Tensor, op: str, dtype: DType, values: Callable[[Array], Array], random: bool = True) -> Tensor:
     shape = tuple(input.shape)
 
     def drawn() -> Array:
@@ -39,7 +39,7 @@ def _on_host(input: Tensor, op: str, dtype: DType, values: Callable[[Array], Arr
         except ValueError as error:  # only parameters that nobody has validated come so far
             raise ArgumentError(f"[{op}] expected parameters of the distribution, got {shown(given)}: {error}; use validate_args=True") from None
 
-    return host_values(shape, dtype, drawn)
+    return host_values(shape, dtype, drawn, random)
 
 
 def poisson(rate: Tensor) -> Tensor:
@@ -49,14 +49,20 @@ def poisson(rate: Tensor) -> Tensor:
 
 def binomial(count: Tensor, prob: Tensor) -> Tensor:
     """Successes among `count` tries (one shape with `prob`), in the dtype of `prob`."""
-    tries = read(count.detach(), "binomial").astype(np.int64)
-    return _on_host(prob, "binomial", prob.dtype, lambda p: np.asarray(_stream(p.size).binomial(tries, p)))
+
+    def draw(p: Array) -> Array:
+        return np.asarray(_stream(p.size).binomial(read(count.detach(), "binomial").astype(np.int64), p))
+
+    return _on_host(prob, "binomial", prob.dtype, draw)
 
 
 def von_mises(loc: Tensor, concentration: Tensor) -> Tensor:
     """Angles in [-pi, pi) around `loc`."""
-    centre = read(loc.detach(), "von_mises").astype(np.float64)
-    return _on_host(concentration, "von_mises", loc.dtype, lambda k: np.asarray(_stream(k.size).vonmises(centre, k)))
+
+    def draw(k: Array) -> Array:
+        return np.asarray(_stream(k.size).vonmises(read(loc.detach(), "von_mises").astype(np.float64), k))
+
+    return _on_host(concentration, "von_mises", loc.dtype, draw)
 
 
 def _log_gamma_draw(a: Array) -> Array:
@@ -129,7 +135,7 @@ class _LogStandardGamma(Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override, unused-ignore]
         concentration, drawn = ctx.saved_tensors
         logs = read(drawn.detach(), "standard_gamma").astype(np.float64)
-        return gradient * _on_host(concentration, "standard_gamma", concentration.dtype, lambda a: log_gamma_slope(a, logs))
+        return gradient * _on_host(concentration, "standard_gamma", concentration.dtype, lambda a: log_gamma_slope(a, logs), False)
 
 
 def log_standard_gamma(concentration: Tensor) -> Tensor:

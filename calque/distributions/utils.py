@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calque import functional as T
+from calque.autograd.host import for_all_slices
 from calque.autograd.modes import enable_grad
 from calque.base.dtypes import FInfo, get_default_dtype
 from calque.base.errors import ArgumentError, ShapeError
@@ -38,6 +39,11 @@ def broadcast_all(*values: Any) -> tuple[Tensor, ...]:
     first = next((v for v in values if is_tensor(v)), None)
     dtype, device = (get_default_dtype(), None) if first is None else (first.dtype, first.device)
     return tuple(T.broadcast_tensors(*(v if is_tensor(v) else T.tensor(v, dtype=dtype, device=device) for v in values)))
+
+
+def holds(flags: Tensor) -> bool:
+    """Whether all flags are set; inside `vmap` those of all slices."""
+    return bool(for_all_slices(T.all, flags))
 
 
 def sum_rightmost(value: Any, count: int) -> Any:

@@ -457,7 +457,7 @@ class ExportFrame(Frame):
     def on_host(self, op: str, function: Callable[..., Any], arguments: Sequence[Any], shapes: Sequence[Any]) -> list[Any]:
         raise refused(f"calls {op}(), which is computed by NumPy and is no operation of programs", "compute it outside and pass the result")
 
-    def host_values(self, shape: Any, dtype: Any, values: Callable[[], Any]) -> Tensor:
+    def host_values(self, shape: Any, dtype: Any, values: Callable[[], Any], random: bool = False) -> Tensor:
         raise refused("makes values by NumPy that no operation of programs makes", "compute them outside and pass them")
 
     def check(self, slot: int, make_error: Callable[[int], Exception]) -> None:

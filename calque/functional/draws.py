@@ -63,11 +63,14 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
     tensor([0., 0., 0.])
     """
     kind = _floating("poisson", None, input._layout.dtype)
-    rates = read(input, "poisson").astype(np.float64)
-    if (rates < 0).any():
-        raise ArgumentError(f"[poisson] invalid Poisson rate, expected rate to be non-negative, got {rates.min()}")
-    drawn = host_values(tuple(input._layout.shape), kind, lambda: np.asarray(_numpy(generator).poisson(rates)).astype(kind.np))
-    return linked(drawn, input)
+
+    def values() -> np.ndarray[Any, Any]:
+        rates = read(input, "poisson").astype(np.float64)
+        if (rates < 0).any():
+            raise ArgumentError(f"[poisson] invalid Poisson rate, expected rate to be non-negative, got {rates.min()}")
+        return np.asarray(_numpy(generator).poisson(rates)).astype(kind.np)
+
+    return linked(host_values(tuple(input._layout.shape), kind, values, random=True), input)
 
 
 @beside_input
@@ -80,8 +83,11 @@ def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) ->
     """
     kind = _floating("binomial", None, count._layout.dtype)
     trials, chances = broadcast_tensors(count, cast(prob, kind))
-    n, p = read(trials, "binomial").astype(np.int64), read(chances, "binomial").astype(np.float64)
-    if (n < 0).any() or (p < 0).any() or (p > 1).any():
-        raise ArgumentError("[binomial] expected counts >= 0 and probabilities in [0, 1], got others")
-    drawn = host_values(tuple(trials._layout.shape), kind, lambda: np.asarray(_numpy(generator).binomial(n, p)).astype(kind.np))
-    return linked(drawn, count, prob)
+
+    def values() -> np.ndarray[Any, Any]:
+        n, p = read(trials, "binomial").astype(np.int64), read(chances, "binomial").astype(np.float64)
+        if (n < 0).any() or (p < 0).any() or (p > 1).any():
+            raise ArgumentError("[binomial] expected counts >= 0 and probabilities in [0, 1], got others")
+        return np.asarray(_numpy(generator).binomial(n, p)).astype(kind.np)
+
+    return linked(host_values(tuple(trials._layout.shape), kind, values, random=True), count, prob)

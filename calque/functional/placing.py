@@ -151,12 +151,12 @@ def beside_input(function: Function) -> Function:
     return compute  # type: ignore[return-value]
 
 
-def host_values(shape: tuple[int, ...], dtype: dt.DType, values: Callable[[], np.ndarray[Any, Any]]) -> Tensor:
-    """What the host computes, as a tensor of a shape that is known before; inside `beside_input`. On `meta` there is nothing to compute with,
-    so the shape is all."""
+def host_values(shape: tuple[int, ...], dtype: dt.DType, values: Callable[[], np.ndarray[Any, Any]], random: bool = False) -> Tensor:
+    """What the host computes (`random`: draws), as a tensor of a shape that is known before; inside `beside_input`. On `meta` there is nothing to
+    compute with, so the shape is all."""
     state = local.state
     if state.device is META:
         return constant(0, dense_layout(shape, dtype, META))
     if not state.plain and state.trace.__class__ is not Trace:
-        return state.trace.host_values(shape, dtype, values)  # type: ignore[no-any-return]
+        return state.trace.host_values(shape, dtype, values, random)  # type: ignore[no-any-return]
     return upload(values(), dtype)

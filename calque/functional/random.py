@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.autograd.host import for_all_slices
 from calque.base import dtypes as dt
 from calque.base.device import META, InUse
 from calque.base.errors import ArgumentError, DTypeError, OutOfMemoryError, OutOfRangeError, ShapeError
@@ -405,7 +406,7 @@ def randperm(
     most = _range_of(wanted)[1] if wanted.category < 2 else 1 << wanted.digits
     if n - 1 > most and wanted is not dt.bfloat16:
         raise OutOfRangeError(f"[randperm] n is too large for result tensor type {wanted}: expected at most {most + 1}, got {n}; take another dtype")
-    made = upload(np.argsort(_host_bits(n, generator), kind="stable"), dt.int64)
+    made = host_values((n,), dt.int64, lambda: np.argsort(_host_bits(n, generator), kind="stable"), random=True)
     return marked(cast(made, wanted), requires_grad, "randperm")
 
 
@@ -416,9 +417,11 @@ def normal(
     device: Any = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Normal numbers with the given means and standard deviations (numbers or tensors), or of a `size`."""
-    known = is_tensor(std) and std._layout.numel and std._layout.device is not META
-    if is_number(std) and number(std) < 0 or known and read(std, "normal").min() < 0:
-        raise ArgumentError(f"[normal] expects std >= 0.0, but found std {std if is_number(std) else float(read(std).min())}")
+    if is_number(std) and number(std) < 0:
+        raise ArgumentError(f"[normal] expects std >= 0.0, but found std {std}")
+    if is_tensor(std) and std._layout.numel and std._layout.device is not META:
+        if (least := for_all_slices(lambda x: float(read(x, "normal").min()), std)) < 0:
+            raise ArgumentError(f"[normal] expects std >= 0.0, but found std {least}")
     require_real("normal", std)
     shapes = [tuple(x._layout.shape) for x in (mean, std) if is_tensor(x)]
     if size is None and not shapes:
@@ -477,9 +480,8 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
             f"[multinomial] cannot sample n_sample > prob_dist.size(-1) samples without replacement: {num_samples} > {classes}"
         )
     shape, rows = (*input._layout.shape[:-1], num_samples), math.prod(input._layout.shape[:-1])
-    return host_values(
-        shape, dt.int64, lambda: _drawn(read(input, "multinomial").reshape(rows, classes), num_samples, replacement, generator).reshape(shape)
-    )
+    given = (num_samples, replacement, generator)
+    return host_values(shape, dt.int64, lambda: _drawn(read(input, "multinomial").reshape(rows, classes), *given).reshape(shape), random=True)
 
 
 def _drawn(given: np.ndarray[Any, Any], num_samples: int, replacement: bool, generator: Generator | None) -> np.ndarray[Any, Any]:

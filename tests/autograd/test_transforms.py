@@ -413,3 +413,16 @@ def test_a_value_that_moves_keeps_its_size() -> None:
     """Its tangent would be forgotten."""
     with pytest.raises(RuntimeError, match="cannot resize"):
         calque.func.jvp(lambda x: (x * 2).resize_(2, 2) * 3, (calque.arange(4.0),), (calque.ones(4),))
+
+
+def test_out_dims_of_vmap() -> None:
+    x = calque.arange(6.0).reshape(2, 3)
+    assert calque.vmap(lambda v: v, out_dims=(1,))(x).tolist() == x.T.tolist()
+    assert calque.vmap(lambda v: (v, "word"), out_dims=(0, None))(x)[1] == "word"
+    assert calque.vmap(lambda v: (None, "word"), out_dims=(None, None))(x) == (None, "word")
+    with pytest.raises(IndexError, match="expected an out_dim of a 2-d result, got 5"):
+        calque.vmap(lambda v: v, out_dims=5)(x)
+    with pytest.raises(ValueError, match="must only return Tensors"):
+        calque.vmap(lambda v: "word")(x)
+    with pytest.raises(ValueError, match="expected out_dims of the structure"):
+        calque.vmap(lambda v: (v, v), out_dims=(1,))(x)

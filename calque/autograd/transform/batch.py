@@ -10,10 +10,10 @@ import numpy as np
 from calque.autograd.function import Function
 from calque.autograd.host import on_host, slices
 from calque.autograd.transform import tree
-from calque.autograd.transform.frame import COPY, Frame, functional, is_tensor, overwritten, seen, shows_all, without_history
+from calque.autograd.transform.frame import COPY, Frame, functional, is_tensor, on_level, overwritten, seen, shows_all, without_history
 from calque.autograd.transform.history import History
 from calque.base.dtypes import int64
-from calque.base.errors import ArgumentError, AutogradError, BatchError, ShapeError
+from calque.base.errors import ArgumentError, AutogradError, BatchError, OutOfRangeError
 from calque.base.layout import Layout, dense_layout
 from calque.base.shapes import Shape
 from calque.base.text import shown
@@ -88,7 +88,7 @@ class BatchFrame(Frame):
         else:
             batch = self.lower(t)
         if not -batch._layout.ndim <= dim < batch._layout.ndim:
-            raise ShapeError(f"[vmap] expected an out_dim of a {batch._layout.ndim}-d result, got {dim}: Dimension out of range")
+            raise OutOfRangeError(f"[vmap] expected an out_dim of a {batch._layout.ndim}-d result, got {dim}: Dimension out of range")
         return self.below(functional().movedim, batch, 0, dim) if dim else batch  # type: ignore[no-any-return]
 
     def write_arguments(self) -> None:
@@ -108,12 +108,15 @@ class BatchFrame(Frame):
     def plain(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]) -> Tensor:
         if op.kind != "random" or self.randomness == "same":
             return super().plain(op, operands, attrs)
+        self._require_randomness()
+        return self._random(op, operands, attrs)
+
+    def _require_randomness(self) -> None:
         if self.randomness == "error":
             raise BatchError(
                 "[vmap] called random operation while in randomness error mode: pass randomness='same' (all slices get the same numbers) or "
                 "randomness='different' to vmap, or draw the numbers outside"
             )
-        return self._random(op, operands, attrs)
 
     def _random(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]) -> Tensor:
         """Other numbers for every slice: a stream whose seed is what the generator would have given first, so that nobody else has it."""
@@ -208,11 +211,18 @@ class BatchFrame(Frame):
         found = self.below(on_host, op, every, lowered, [(self.size, *shape) for shape in shapes])
         return [slices(a, self) for a in found]
 
-    def host_values(self, shape: Shape, dtype: Any, values: Callable[[], Any]) -> Tensor:
-        try:
-            return super().host_values(shape, dtype, values)
-        except BatchError:  # it reads a value of this frame: slice by slice
-            pass
+    def host_values(self, shape: Shape, dtype: Any, values: Callable[[], Any], random: bool = False) -> Tensor:
+        if random:
+            self._require_randomness()
+        if not random or self.randomness == "same":
+            try:
+                return super().host_values(shape, dtype, values)
+            except BatchError:  # it reads a value of this frame: slice by slice
+                if random:
+                    raise BatchError(
+                        "[vmap] expected the same numbers for all slices, as randomness='same' says, got weights or parameters that differ between "
+                        "slices: Vmap does not currently support same randomness with a batched tensor input; use randomness='different'"
+                    ) from None
 
         def every() -> Any:
             rows = []
@@ -225,7 +235,7 @@ class BatchFrame(Frame):
             return np.stack(rows) if rows else np.zeros((0, *shape), dtype.np)
 
         whole = (self.size, *shape)
-        return self.lifted(self.below(lambda: _on_level(whole, dtype, every)))
+        return self.lifted(self.below(lambda: on_level(whole, dtype, every, random)))
 
     def uploaded(self, values: Any, dtype: Any) -> Tensor:
         """What `on_host` has computed, as a value of this frame."""
@@ -242,12 +252,6 @@ class BatchFrame(Frame):
         """A check yields -1 for what is right: the largest of all slices stands for them."""
         found: Tensor = functional().amax(meaning) if self.size else functional().full((), -1)
         return found
-
-
-def _on_level(shape: Shape, dtype: Any, values: Callable[[], Any]) -> Tensor:
-    """What the host computes, as a tensor of the level that records now."""
-    trace = local.state.trace
-    return trace.host_values(shape, dtype, values) if trace.transforms else upload(values(), dtype)  # type: ignore[no-any-return]
 
 
 def _slice_buffer(batch: Tensor, k: int, reason: str, awaited: bool) -> Any:

@@ -159,8 +159,10 @@ class Frame:
             return self.below(repr, t)  # type: ignore[no-any-return]
         return f"<{self.name}: {tuple(t._layout.shape)} of {self.below(repr, self.unwrapped(t))}>"
 
-    def host_values(self, shape: Shape, dtype: Any, values: Callable[[], Any]) -> Tensor:
+    def host_values(self, shape: Shape, dtype: Any, values: Callable[[], Any], random: bool = False) -> Tensor:
         """As `functional.placing.host_values`."""
+        if random and self.outer.transforms:  # which may want other numbers for each of its slices
+            return self.below(on_level, shape, dtype, lambda: self.again(values), random)  # type: ignore[no-any-return]
         return upload(values(), dtype)
 
     def take(self, generator: Any, count: int) -> tuple[int, int]:
@@ -322,6 +324,12 @@ def frames() -> list[Frame]:
         found.append(trace)
         trace = trace.outer
     return found
+
+
+def on_level(shape: Shape, dtype: Any, values: Callable[[], Any], random: bool) -> Tensor:
+    """What the host computes, as a tensor of the level that records now."""
+    trace = local.state.trace
+    return trace.host_values(shape, dtype, values, random) if trace.transforms else upload(values(), dtype)  # type: ignore[no-any-return]
 
 
 def functional() -> Any:

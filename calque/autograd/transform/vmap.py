@@ -57,17 +57,19 @@ def _once(
     with BatchFrame(size, randomness) as frame:
         slices = [x if d is None else frame.slice_of(x, d) for x, d in zip(leaves, dims, strict=True)]
         results, shape = tree.flatten(function(*tree.unflatten(slices, structure), **keywords))
-        for r in results:
-            if not is_tensor(r):
-                raise ArgumentError(f"[vmap] expected {name} to return Tensors, got {type_name(r)}: `{name}` must only return Tensors")
+        if isinstance(out_dims, tuple) and len(out_dims) == 1 and len(results) == 1 and is_tensor(tree.unflatten(results, shape)):
+            (out_dims,) = out_dims
         places = tree.broadcast(out_dims, shape)
         if places is None:
             raise ArgumentError(f"[vmap] expected out_dims of the structure of what {name} returns, {shape!r}, got {shown(out_dims)}")
         for d in places:
             if d is not None and d.__class__ is not int:
                 raise ArgumentError(f"[vmap] expected ints or None as out_dims, got {shown(d)}")
+        for r, d in zip(results, places, strict=True):
+            if not is_tensor(r) and d is not None:
+                raise ArgumentError(f"[vmap] expected {name} to return Tensors, got {type_name(r)}: `{name}` must only return Tensors")
         frame.write_arguments()
-        return [frame.leave(r, d) for r, d in zip(results, places, strict=True)], shape, places
+        return [frame.leave(r, d) if is_tensor(r) else r for r, d in zip(results, places, strict=True)], shape, places
 
 
 def vmap(
