@@ -69,6 +69,7 @@ INSTEAD = {"JitTestCase": "torch.testing._internal.common_utils.TestCase"}  # a 
 def soften(text: str) -> str:
     """A test file whose imports of names that are missing give mocks: the tests that need them fail, the others run."""
     text = text.replace("torch.profiler.itt.is_available()", "False")  # asked for when the file is imported
+    text = text.replace("TestVisionTracing.generate_tests()", "pass")  # asks for the names of all models
     text = text.replace("(torch._subclasses.CrossRefFakeMode)", "")
     lines = text.split("\n")
     for node in reversed(ast.parse(text).body):
@@ -81,7 +82,7 @@ def soften(text: str) -> str:
             wanted = alias.name + (f" as {alias.asname}" if alias.asname else "")
             bound = alias.asname or (alias.name if isinstance(node, ast.ImportFrom) else "")
             made += ["try:", f"    {f'from {node.module} ' if isinstance(node, ast.ImportFrom) else ''}import {wanted}", "except ImportError:"]
-            made += [f"    {bound} = {INSTEAD.get(bound, MOCK)}" if bound else "    pass"]
+            made += [f"    {bound} = {INSTEAD.get(bound, 'None' if bound.startswith('Test') else MOCK)}" if bound else "    pass"]
         lines[node.lineno - 1 : node.end_lineno] = made
     return "\n".join(lines)
 
@@ -154,11 +155,16 @@ def prepare() -> None:
         setattr(torch._C, name, type(name, (), {"__call__": lambda self: None}))
     for name in ("_get_graph_executor_optimize", "_jit_set_profiling_executor", "_jit_set_num_profiled_runs", "_cuda_clearCublasWorkspaces"):
         setattr(torch._C, name, lambda *_: False)
+    for name in ("_debug_only_display_vmap_fallback_warnings", "_debug_only_are_vmap_fallback_warnings_enabled"):
+        setattr(torch._C, name, lambda *_: False)
+        setattr(torch._C._functorch, name, lambda *_: False)
+    torch._C._functorch._is_vmap_fallback_enabled = lambda: True
     torch._C.has_lapack = torch._C.has_spectral = True
     torch._C._get_privateuse1_backend_name = lambda: "privateuseone"
     torch._C._DisableFuncTorch = contextlib.nullcontext
     torch._C._functorch.TransformType = torch._C.DispatchKey = MagicMock()
     torch._disable_dynamo = lambda function=None, recursive=True: function or (lambda f: f)
+    sys.modules["torch.utils._triton"] = types.SimpleNamespace(has_triton=lambda: False)  # type: ignore[assignment]
     torch._running_with_deploy = lambda: False
     stateless = importlib.import_module("torch.nn.utils.stateless")
     stateless._functional_call = stateless.functional_call
