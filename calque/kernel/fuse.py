@@ -500,7 +500,7 @@ class Fuser:
         """Visit all nodes; the first `fence_after` of `order` compute checks and share no group with the rest."""
         for k, node in enumerate(order):
             if k == fence_after and k:
-                self.fence = self.fusion.fence = self.next_order - 0.75
+                self.fence = self.fusion.fence = self.next_order - 0.25  # what is copied for a check comes half an order after what it reads
                 self.next_order += 1.0
             c = self.cls[node]
             if c is Class.MAP:

@@ -276,6 +276,19 @@ class Generator:
         if x >= 0 and self.rng.random() < 0.5:
             self.keep(self.b.cumsum(x, attrs=(len(self.b.shape(x)) - 1,)))
 
+    def checks(self) -> tuple[int, ...]:
+        """Up to two values that must be -1, and are, found from whatever integers there are. Of one integer it is a view, of several a reduction."""
+        found = []
+        for _ in range(int(self.rng.integers(3))):
+            x = self.pick(among=lambda n: n.dtype is int64 and 0 not in n.shape)
+            if x < 0:
+                break
+            shape, least = self.b.shape(x), self.b.constant(-1, int64)
+            bad = self.b.lt(self.b.maximum(x, least), least)
+            at = self.b.where(bad, self.b.iota(attrs=(shape, int64)), self.b.full(least, attrs=(shape,)))
+            found.append(self.b.amax(at, attrs=(tuple(range(len(shape))), False)) if prod(shape) > 1 else self.b.reshape(at, ()))
+        return tuple(found)
+
     def finish(self) -> tuple[Program, list[Any], list[Any]]:
         rng = self.rng
         count = int(rng.integers(1, 5))
@@ -290,7 +303,7 @@ class Generator:
             same = [k for k in same if inputs[k] not in chosen and k not in [i for _, i in updates]]
             if same and number not in [u for u, _ in updates]:
                 updates.append((number, same[0]))
-        return self.b.program(*chosen, donated=donated, updates=tuple(updates)), self.arrays, self.scalars
+        return self.b.program(*chosen, donated=donated, updates=tuple(updates), checks=self.checks()), self.arrays, self.scalars
 
 
 def random_program(
