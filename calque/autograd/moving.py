@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calque.base.device import Device
+from calque.base.errors import DeviceError
 from calque.base.layout import dense_layout
 from calque.ops.opdef import get
 from calque.record.copies import copy_values
@@ -43,6 +44,11 @@ def _sent(t: Tensor, device: Device) -> Tensor | None:
     if trace.eager:
         return None
     storage = t._storage
+    if trace.transforms and storage.trace is trace:
+        raise DeviceError(
+            f"[to] expected values inside {trace.name} to stay on their device, got one of shape {tuple(t._layout.shape)} that goes from "
+            f"{t._layout.device} to {device}; move what goes into the function, or what comes out of it"
+        )
     buffer = storage.buffer
     earlier = buffer is not None and buffer.floating and not again
     if not earlier and (storage.trace is not trace or not floating(trace, path_of(trace.cur), storage.slot, not again)):

@@ -314,3 +314,16 @@ def test_threads_are_shared_out() -> None:
         calque.set_logical_devices(2)
         settings.threads = threads
     assert team(0) is not team(1)
+
+
+@pytest.mark.parametrize("name", ["vmap", "jvp", "export"])
+def test_values_of_a_transform_stay_on_their_device(name: str) -> None:
+    x = calque.ones(4, 3)
+    transforms = {
+        "vmap": lambda f: calque.func.vmap(f)(x),
+        "jvp": lambda f: calque.func.jvp(f, (x,), (x,)),
+        "export": lambda f: calque.export(f, x),
+    }
+    with pytest.raises(DeviceError, match=rf"inside {name} to stay on their device.*from cpu to cpu:1; move what goes into the function"):
+        transforms[name](lambda a: (a.to("cpu:1") * 2).sum())
+    assert calque.func.vmap(lambda a: a + x.to("cpu:1").to("cpu")[0])(x).shape == (4, 3)
