@@ -1,11 +1,13 @@
 """Inference of one request and of small batches: Calque hybridized, its native library, PyTorch eager and compiled, ONNX Runtime and OpenVINO, each
 in a process of its own, taking turns.
 
-    python bench/inference.py [--threads 2] [--batches 1,8] [--rounds 5] [--seconds 0.4] [--only "MLP;ResNet-18"] [--sides calque,torch]
+    python bench/inference.py [--threads 2] [--batches 1,8] [--rounds 5] [--seconds 0.4] [--only "MLP;ResNet-18"]
+        [--sides calque,library,torch,compiled,onnxruntime,openvino]
 
 Prints the median milliseconds of a call by the clock over all rounds, the best of the others divided by ours (above 1 Calque is faster), and how many
 MiB each process has grown by at most for its model and calls. All answer with the same numbers, which is checked. ONNX Runtime and OpenVINO get the
-ONNX model that PyTorch writes, as their users do; the native library runs on one thread. Needs torch, onnx and onnxruntime; openvino is left out if it is not there.
+ONNX model that PyTorch writes, as their users do; the native library runs on one thread. Needs torch, onnx and onnxruntime; openvino is left out if
+it is not there.
 """
 
 from __future__ import annotations
@@ -80,11 +82,12 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[int], Any]]] = {
     "MobileNetV2": (_zoo(_VISION + "mobilenet", "mobilenet_v2"), _images(224)),
     "MobileNetV3": (_zoo(_VISION + "efficientnet", "mobilenet_v3_large"), _images(224)),
     "EfficientNet-B0": (_zoo(_VISION + "efficientnet", "efficientnet_b0"), _images(224)),
-    "ViT-S": (_zoo(_VISION + "transformer", "VisionTransformer", image_size=224, patch_size=16, num_layers=12, num_heads=6, hidden_dim=384, mlp_dim=1536),
-              _images(224)),
+    "ViT-S": (_zoo(_VISION + "transformer", "VisionTransformer", image_size=224, patch_size=16, num_layers=12, num_heads=6, hidden_dim=384,
+                   mlp_dim=1536), _images(224)),
     "BERT-base": (_first(_zoo("calque.text.models.bert", "BERT")), _tokens(30522, 128)),
     "GPT prefill 256": (models.gpt, _tokens(65, 256)),
-    "LSTM, 2 layers": (_first(_zoo("calque.text.models.lstm", "LSTMLanguageModel", ntoken=10_000)), lambda batch: _tokens(10_000, 35)(batch).T.copy()),
+    "LSTM, 2 layers": (_first(_zoo("calque.text.models.lstm", "LSTMLanguageModel", ntoken=10_000)),
+                       lambda batch: _tokens(10_000, 35)(batch).T.copy()),
     "U-Net": (_zoo(_VISION + "unet", "unet"), _images(256)),
 }  # fmt: skip
 
@@ -236,8 +239,8 @@ class Side:
         environment = os.environ | {f"{key}_NUM_THREADS": str(threads) for key in ("OMP", "MKL", "CALQUE")}
         self.log = (folder / f"{side}.log").open("w+")
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", __file__, "--worker", side, "--only", name, "--batches", str(batch), "--threads", str(threads), "--folder",
-             str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment,
+            [sys.executable, "-W", "ignore", __file__, "--worker", side, "--only", name, "--batches", str(batch), "--threads", str(threads),
+             "--folder", str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment,
         )  # fmt: skip
         self.times: list[float] = []
         self.memory = 0.0
