@@ -24,6 +24,7 @@ from calque.record import recorder
 from calque.record.live import plain
 from calque.record.recorder import Storage, local, recording_line
 from calque.record.versions import Silent
+from calque.record.watching import Watcher
 from calque.tensor import Tensor, attach_node, wrap
 
 INPUT, CONSTANT, ADD, CAST, STILL = get("input"), get("constant"), get("add"), get("cast"), get("still")
@@ -105,18 +106,11 @@ def refused(what: str, instead: str) -> ExportError:
     return ExportError(f"[export] expected operations on tensors alone, but the function {what} ({line or 'at an unknown line'}); {instead}")
 
 
-class Watch:
-    """Stands in the place of a capture: hears of all that depends on values."""
+class Watch(Watcher):
+    """Stands in the place of a capture: hears of all that depends on values. Numbers of optimizers and the like are those of now; whether they change
+    is found out by tracing twice."""
 
-    active, blind, failed, met, oldest = False, True, "", False, 0
-
-    def __init__(self, frame: ExportFrame) -> None:
-        self.frame = frame
-        self.given: list[Any] = []
-        self.definitions: list[Any] = []
-        self.losses: list[Any] = []
-        self.looked_at: set[int] = set()
-        self.stand_ins: dict[int, Any] = {}
+    blind = True
 
     def abort(self, reason: str) -> None:
         """Whatever a replay could not do, a file cannot either."""
@@ -125,22 +119,6 @@ class Watch:
     def read(self, storage: Storage, view: Layout, reason: str, convert: Any) -> Any:
         """Python looks at a value."""
         raise refused(f"reads the value of a tensor: {reason}", _INSTEAD)
-
-    def numbers(self, source: Callable[[], list[Any]], needed: bool = True) -> list[Any]:
-        """Numbers of optimizers and the like are those of now; whether they change is found out by tracing twice."""
-        return source()
-
-    def peek(self, *_: Any) -> None:
-        """Values that are known may be others when the program runs."""
-
-    def constant(self, storage: Storage) -> None:
-        """A tensor made of Python data: an input with the values of now."""
-
-    def enter(self, storage: Storage, slot: int) -> None:
-        """Nothing enters a trace here."""
-
-    def twin(self, storage: Storage, other: Storage) -> None:
-        """Values are copied by their node."""
 
 
 _INSTEAD = "use where(), masks or tensor arithmetic, or call it outside of what is exported"
@@ -179,7 +157,7 @@ class ExportFrame(Frame):
         state = local.state
         self.capture = state.capture
         super().__enter__()
-        state.capture = Watch(self)
+        state.capture = Watch()
         return self
 
     def __exit__(self, *error: object) -> None:

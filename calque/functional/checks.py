@@ -33,7 +33,7 @@ def index_error(op: str, value: int, position: tuple[int, ...], size: int, low: 
 def known_values(index: Tensor) -> np.ndarray[Any, Any] | None:
     """The index tensor's values if they are in memory already, without waiting."""
     capture = local.state.capture
-    if capture is not None and not getattr(capture, "rehearses", False):  # what is recorded for replay must not depend on values; see `peek`
+    if capture is not None and not capture.rehearses:  # what is recorded for replay must not depend on values; see `peek`
         return None
     return values_now(index._storage, index._layout)  # type: ignore[no-any-return]
 
@@ -41,7 +41,7 @@ def known_values(index: Tensor) -> np.ndarray[Any, Any] | None:
 def peek(t: Tensor, verdict: Callable[[Any], Any]) -> Any:
     """`verdict` on the values if they are in memory already, else None. A replay of the call asks again, and holds for the same verdict only."""
     capture = local.state.capture
-    if capture is not None and getattr(capture, "blind", False):  # an export: no file could look again
+    if capture is not None and capture.blind:  # an export: no file could look again
         return None
     found = values_now(t._storage, t._layout)
     if found is None:

@@ -17,6 +17,7 @@ from weakref import ref
 
 import numpy as np
 
+from calque.base.device import Device
 from calque.base.errors import MemoryPlanError
 from calque.base.layout import Layout
 from calque.ir.program import Program
@@ -28,8 +29,10 @@ from calque.record.live import plain
 from calque.record.others import LOCK
 from calque.record.places import Split
 from calque.record.recorder import Storage, following, hand_out, local, plan_of
+from calque.record.watching import Watcher
 from calque.run.backends import Structure, backend, compiler, host_memory
 from calque.run.buffer import Buffer, strided
+from calque.run.dispatch import Plan
 
 LARGEST = 256  # elements of a value that Python may read; a plan takes them for ones
 
@@ -100,19 +103,15 @@ def unknown() -> Buffer:
     return Buffer(None, _UNKNOWN)
 
 
-class Rehearsal:
+class Rehearsal(Watcher):
     """Hears of all that a thread records between `__enter__` and `__exit__`. `moments`: the program that needs most, in each step (`next_step`);
     `reads`: (line, reason) of values that Python looked at."""
 
-    active, blind, failed, met, oldest, rehearses = False, False, "", False, 0, True
+    rehearses = True
 
     def __init__(self, charge: Callable[[Form], None] | None = None) -> None:
+        super().__init__()
         self.charge = charge  # is told of every program, lowered
-        self.given: list[Any] = []
-        self.definitions: list[Any] = []
-        self.losses: list[Any] = []
-        self.looked_at: set[int] = set()
-        self.stand_ins: dict[int, Any] = {}
         self.alive: dict[int, tuple[ref[Buffer], Known]] = {}
         self.dead: deque[ref[Buffer]] = deque()
         self.held = 0  # bytes that a run would hold more than are in use
@@ -191,9 +190,6 @@ class Rehearsal:
         trace.inputs, trace.scalars = [], []
         return True
 
-    def flushed(self) -> None:
-        """It has."""
-
     def _start(self, trace: Any, reason: str) -> None:
         edge = trace.cur
         for storage in trace.attached.values():
@@ -232,7 +228,7 @@ class Rehearsal:
         elif known[1] is None and buffer is not None:
             self.replaced[id(storage)] = known[0], buffer, *known[2:]
 
-    def _planned(self, plan: Any, outputs: list[Buffer], homes: dict[int, Buffer], reason: str) -> None:
+    def _planned(self, plan: Plan, outputs: list[Buffer], homes: dict[int, Buffer], reason: str) -> None:
         """Note what a run would hold, and what it leaves."""
         self._settle()
         form = self._form(plan)
@@ -261,7 +257,7 @@ class Rehearsal:
         nothing = Form(Program((), ()), Program((), ()), None)
         self.moments.append(Moment(host_memory().memory().in_use + self.held, nothing, "", "", [known for _, known in self.alive.values()]))
 
-    def _form(self, plan: Any) -> Form:
+    def _form(self, plan: Plan) -> Form:
         """A plan's program, lowered as it would be. It is only computed operation by operation if a run would do that now."""
         found = self._forms.get(id(plan))
         if found is None:
@@ -285,24 +281,12 @@ class Rehearsal:
     def abort(self, reason: str) -> None:
         """Nothing of this is to be replayed."""
 
-    def numbers(self, source: Callable[[], list[Any]], needed: bool = True) -> list[Any]:
-        """Numbers of optimizers and the like."""
-        return source()
-
-    def snapshot(self, copy: Buffer, buffer: Buffer, view: Layout) -> None:
-        """Memory that NumPy sees too was copied, really: it counts as in use."""
-
-    def peek(self, *_: Any) -> None:
-        """A decision on values that are there."""
-
-    constant = enter = twin = peek
-
-    def copied(self, sources: Sequence[Any], device: Any, *_: Any) -> NoReturn:
+    def copied(self, sources: Sequence[tuple[Storage, Layout]], device: Device, *_: Any) -> NoReturn:
         """Values would go to another device."""
         raise MemoryPlanError(f"[plan] expected work for one device, but at {user_line()} values are copied to {device}; plan the parts one by one")
 
 
-def _lowered(plan: Any, always: bool) -> Form:
+def _lowered(plan: Plan, always: bool) -> Form:
     source: Program = plan.program
     if plan.compiled is not None:
         return Form(source, plan.compiled.program, plan.compiled.schedule)

@@ -30,7 +30,8 @@ from calque.optim.parts import update
 from calque.optim.updates import update_again
 from calque.record import recorder
 from calque.record.others import SECTION, handed_over
-from calque.replay.capture import Capture, numbers
+from calque.record.watching import Watcher
+from calque.replay.capture import numbers
 from calque.replay.effects import gradients_matter
 from calque.tensor import Tensor, constant, upload
 
@@ -342,7 +343,7 @@ class Optimizer:
         """Count a step of the parameters, which have gradients; what changes in their update from step to step."""
         raise self._missing("step_numbers()")
 
-    def _check_replay(self, capture: Capture) -> None:
+    def _check_replay(self, capture: Watcher) -> None:
         """A step is being recorded for replay by `hybridize`."""
         if not self.replays:
             capture.abort(f"steps a {type(self).__name__}, which cannot say its numbers for a replay")

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from calque.record.watching import Watcher
+
 
 class LiveFloat(float):
     """A float that is number `index` of the call that `capture` watches."""
 
     __slots__ = ("index", "capture")
     index: int
-    capture: Any
+    capture: Watcher
 
     def __reduce__(self) -> Any:
         return (float, (float(self),))
@@ -32,7 +34,7 @@ class LiveInt(int):
     """The same for integers. Only operations on tensors may take it."""
 
     index: int
-    capture: Any
+    capture: Watcher
 
 
 LIVE = (LiveFloat, LiveInt)
@@ -65,7 +67,7 @@ for _name in ("real", "imag"):
     setattr(LiveFloat, _name, property(_watched(float, "conjugate") if _name == "real" else lambda self: 0.0))
 
 
-def live(kind: Any, value: Any, index: int, capture: Any) -> Any:
+def live(kind: Any, value: Any, index: int, capture: Watcher) -> Any:
     """A live number of class `kind`."""
     number = kind.__new__(kind, value)
     number.index, number.capture = index, capture

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
 from calque.base.layout import Layout
 from calque.observe.source import line_of
+from calque.record.path import Edge
 
 _PYTORCHS = {"copy": "clone"}  # operations that another one of PyTorch's is recorded as
 
@@ -20,7 +21,7 @@ class GradNode:
     """
 
     __slots__ = ("edge", "next", "saved", "versions", "number", "hooks", "retain", "freed", "__weakref__")
-    edge: Any
+    edge: Edge
     next: tuple[Any, ...]
     saved: Any
     versions: Any
@@ -103,7 +104,7 @@ class OutputNode(GradNode):
 def view_rule(backward: Callable[[Any], Any]) -> Callable[..., Any]:
     """The rule of a view's node, from what maps the gradient of the view to that of the tensor."""
 
-    def apply(node: Any, grads: Any) -> tuple[Any]:
+    def apply(node: GradNode, grads: Sequence[Any]) -> tuple[Any]:
         return (backward(grads[0]),)
 
     return apply

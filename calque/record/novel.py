@@ -15,7 +15,7 @@ from typing import Any
 from calque.base.config import settings
 from calque.base.device import InUse
 from calque.observe import events
-from calque.record.path import Trace
+from calque.record.path import Instead, Trace
 from calque.record.state import State, local
 
 ALL = 2  # of `settings.eager`: whatever is new is computed, also behind recorded operations, so that tests see it
@@ -24,7 +24,7 @@ ALL = 2  # of `settings.eager`: whatever is new is computed, also behind recorde
 class Computing:
     """`make()` gives what stands in the place of a thread's trace while operations are computed at once; `autograd/eager.py` sets it."""
 
-    make: Callable[[], Any] | None = None
+    make: Callable[[], Instead] | None = None
 
 
 def possible(state: State) -> bool:
@@ -35,27 +35,27 @@ def possible(state: State) -> bool:
     )  # fmt: skip
 
 
-def at_once(trace: Any, flush: Callable[[str], Any]) -> Any:
+def at_once(trace: Trace | Instead, flush: Callable[[str], Any]) -> Instead | None:
     """No edge is there for an operation: None if one is to be recorded, else what says what the operation means instead, here a frame of a transform
     or what computes it."""
     if trace.__class__ is not Trace:
-        return trace
+        return trace  # type: ignore[return-value]  # what stands in the place of a trace
     if trace.recorded or not settings.eager or (trace.n and settings.eager != ALL):
         return None
     state = local.state
     return begin(state, flush) if possible(state) else None
 
 
-def begin(state: State, flush: Callable[[str], Any]) -> Any:
+def begin(state: State, flush: Callable[[str], Any]) -> Instead:
     """What was recorded so far runs, and what follows is computed."""
     if state.trace.n:
         flush("new operations")
     if state.trace.__class__ is Trace and Computing.make is not None:
         state.trace = Computing.make()
-    return state.trace
+    return state.trace  # type: ignore[no-any-return]
 
 
-def fresh(state: State, trace: Trace | None, goes_on: bool) -> Any:
+def fresh(state: State, trace: Trace | None, goes_on: bool) -> Trace | Instead | None:
     """What stands behind a flush in the place of `trace`, an empty one. `goes_on`: it is the same program that goes on there."""
     if goes_on or Computing.make is None or not possible(state):
         return trace

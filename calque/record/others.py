@@ -15,7 +15,7 @@ from sys import getrefcount
 from calque.base.config import settings
 from calque.base.device import META, Device
 from calque.observe.causes import cause_of
-from calque.record.path import Trace
+from calque.record.path import Seen, Trace
 from calque.record.places import build_program, no_values, path_of
 from calque.record.state import State
 from calque.record.storage import Storage
@@ -48,15 +48,6 @@ class Sharing:
             cls._traces += 1
             if cls._traces >= OFTEN:
                 cls._traces, cls.left = 0, BELIEVED
-
-
-class Seen:
-    """Values of the trace of another thread, by slot; kept by the thread that evaluated them until its next flush."""
-
-    __slots__ = ("trace", "buffers")
-
-    def __init__(self, trace: Trace, buffers: dict[int, Buffer]) -> None:
-        self.trace, self.buffers = trace, buffers
 
 
 def foreign_buffer(storage: Storage, state: State) -> Buffer:
@@ -94,7 +85,7 @@ def _found(storage: Storage, trace: Trace, state: State) -> Buffer | None:
         Sharing.met(trace)
     seen = state.seen
     if seen is not None and seen.trace is trace and slot in seen.buffers:
-        return seen.buffers[slot]  # type: ignore[no-any-return]
+        return seen.buffers[slot]
     held = SHIELD.hold()
     try:
         found = _evaluated(trace, slot, storage.layout.device)

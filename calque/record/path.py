@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from calque.base.config import settings
 from calque.base.device import META
 from calque.base.layout import Layout
 from calque.ops import opdef
+from calque.ops.opdef import OpDef
 from calque.record.numbers import Number
 from calque.record.storage import Storage
 from calque.run.buffer import Buffer
@@ -31,8 +32,16 @@ class _Counters:
 
 
 Counters = _Counters()
-def unknown(trace: Any, node: Any, gradient: Any) -> None:
+def unknown(trace: object, node: object, gradient: object) -> None:
     """Gradients of an edge that has had none yet."""
+
+
+class Flushed(Protocol):
+    """What hangs on an edge, a `run/dispatch.py` `Plan` or a `places.py` `Split`, as the edge knows it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes, roughly."""
 
 
 class Edge:
@@ -46,7 +55,7 @@ class Edge:
     def __init__(self, parent: "Edge | None", op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], value: Any, line: str) -> None:
         self.next: dict[Any, Edge] = {}
         self.parent = parent
-        self.op = op
+        self.op: Any = op
         self.inputs = inputs  # slot numbers; ("s", dtype) for a run-time scalar; ("c", value, dtype) for a baked constant
         self.attrs = attrs
         self.layout: Layout = value
@@ -72,10 +81,10 @@ class Edge:
         # and the kernels on both sides of the cut are always the same.
         limit = settings.max_pending_ops
         self.boundary = self.nbytes >= settings.max_pending_bytes or (
-            self.depth >= limit and (op.kind == "contract" or self.depth >= limit + limit // 8)
+            self.depth >= limit and (self.op.kind == "contract" or self.depth >= limit + limit // 8)
         )
 
-    def keep(self, key: Any, plan: Any) -> None:
+    def keep(self, key: Any, plan: Flushed) -> None:
         """Hang a plan on the edge."""
         if self.plans is None:
             self.plans = {}
@@ -102,3 +111,19 @@ class Trace:
         self.checks: list[tuple[int, Callable[[int], Exception], str]] = []
         self.recorded = False  # whether small operations are recorded, too, see `novel.py`
         self.ran: dict[int, Buffer] | None = None  # by id of a storage: values of a call that is recorded again after its programs have run
+
+
+class Seen:
+    """Values of the trace of another thread, by slot; kept by the thread that evaluated them until its next flush."""
+
+    __slots__ = ("trace", "buffers")
+
+    def __init__(self, trace: Trace, buffers: dict[int, Buffer]) -> None:
+        self.trace, self.buffers = trace, buffers
+
+
+class Instead(Protocol):
+    """What stands in the place of a trace where nothing is known (`autograd/transform/frame.py`, `autograd/eager.py`), as the recorder knows it."""
+
+    def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Any:
+        """As `calque.tensor.record`."""

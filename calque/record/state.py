@@ -9,8 +9,10 @@ from typing import Any
 from calque.base.collector import pause_collections
 from calque.base.device import Device
 from calque.base.dtypes import DType
-from calque.record.path import Trace
+from calque.record.nodes import GradNode
+from calque.record.path import Seen, Trace
 from calque.record.trie import root
+from calque.record.watching import Watcher
 
 
 class State:
@@ -28,11 +30,11 @@ class State:
         self.inference = False
         self.autocast: DType | None = None
         self.device: Device | None = None  # where values that are made from nothing go, if somebody asked
-        self.capture: Any = None  # a `run.capture.Capture` while a call is being recorded for replay
-        self.applied: Any = None  # the graph node whose gradient is being recorded...
+        self.capture: Watcher | None = None  # while a call is being recorded for replay
+        self.applied: GradNode | None = None  # the graph node whose gradient is being recorded...
         self.started = ""  # ... by the backward pass that the user started on this line
         self.waiting: Any = None  # that pass
-        self.seen: Any = None  # see `others`
+        self.seen: Seen | None = None
         self.plain = True  # whether no function is being transformed
 
 

@@ -22,6 +22,7 @@ from calque.record.path import Edge
 from calque.record.recorder import INPUT, Storage, Trace, flush, local, materialise
 from calque.record.trie import BOUND, root
 from calque.record.versions import written_since
+from calque.record.watching import Watcher
 from calque.replay.counts import Changes, Counts, hybrid_counts
 from calque.replay.macro import ABSENT, ELSEWHERE, REALISED, Fresh, Macro, Number, Test, key_of, known_values, state_of
 from calque.run.buffer import Buffer, on_host, strided
@@ -48,7 +49,7 @@ class Script:
         self.broken = False
 
 
-class Capture:
+class Capture(Watcher):
     """Watches one call of a function. `failed` says why it cannot be replayed, if so.
 
     `closed`: the function reaches values only through the cells. Otherwise it may also name older slots of the trace, which the place of entry
@@ -312,11 +313,9 @@ class Capture:
             self.entered[slot] = number
 
     def snapshot(self, copy: Buffer, buffer: Buffer, view: Layout) -> None:
-        """Memory that others see was copied."""
         self.snapshots[id(copy)] = (copy, buffer, view)
 
     def peek(self, storage: Storage, view: Layout, verdict: Callable[[Any], Any], result: Any) -> None:
-        """A decision was made on values that existed already."""
         self.peeks.append((storage, view, verdict, result))
 
     def constant(self, storage: Storage) -> None:
