@@ -262,7 +262,7 @@ def _record_numbers(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]
 
 
 def _instead(
-    trace: Any, key: Any, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False, turn: bool = False
+    trace: Trace, key: Any, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False, turn: bool = False
 ) -> Tensor | None:
     """The result of an operation that has no edge of this key where a trace stands, if it does not get one: it is recorded of permuted operands
     (`turn`), is what a transform makes of it, or is computed at once."""
@@ -428,7 +428,7 @@ def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary
     return hastened(op, apply, unusual, True)
 
 
-def _attach_binary(out: Tensor, edge: Edge, op: OpDef, save_table: Any, a: Any, b: Any, kind: type) -> None:
+def _attach_binary(out: Tensor, edge: Edge, op: OpDef, save_table: Any, a: Tensor, b: Any, kind: type) -> None:
     """`attach_node` for two operands, with nothing general left in it: this is the warm path of a training step."""
     if not op.vjp or out._layout.dtype.category < 2:
         return

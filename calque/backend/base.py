@@ -17,6 +17,7 @@ from calque.base.layout import Layout
 from calque.base.shapes import Shape
 from calque.ir.program import Program
 from calque.kernel.schedule import Schedule
+from calque.ops.opdef import OpDef
 
 Array = Any  # a 1-D dense numpy.ndarray
 Scalar = bool | int | float
@@ -99,7 +100,7 @@ class Executable(ABC):
     launches = 0
 
     @abstractmethod
-    def run(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = (), progress: Any = None) -> Sequence[Array]:
+    def run(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = (), progress: Progress | None = None) -> Sequence[Array]:
         """Outputs of the schedule as flat arrays; `progress`, which `follow` has made, is told how far it is.
 
         `inputs[i]` is the dense block of input i with the dtype the schedule states. An output with a donor is the donor's array,
@@ -264,10 +265,10 @@ class DeviceBackend(ABC):
         """The device's name, as its maker calls it."""
 
     @abstractmethod
-    def refusal(self, op: Any, dtypes: Sequence[DType], result: DType) -> str:
+    def refusal(self, op: OpDef, dtypes: Sequence[DType], result: DType) -> str:
         """Why the device cannot compute a primitive (`ops.opdef.OpDef`) on operands of these types; "" if it can."""
 
-    def falls_back(self, op: Any, dtypes: Sequence[DType], result: DType) -> bool:
+    def falls_back(self, op: OpDef, dtypes: Sequence[DType], result: DType) -> bool:
         """Whether programs are compiled all the same that compute, or hold, what `refusal` names: that part then runs on the CPU. Asked only if the
         user has chosen that (`calque.xla.fallback`)."""
         return False

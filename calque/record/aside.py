@@ -9,6 +9,7 @@ it reads.
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from signal import default_int_handler
 from types import FrameType
 from typing import Any
@@ -33,7 +34,7 @@ def _collecting(phase: str, info: dict[str, Any]) -> None:
             local.state, local.aside = aside, state
 
 
-def _handling(handler: Any, number: int, frame: FrameType | None) -> None:
+def _handling(handler: Callable[[int, FrameType | None], object], number: int, frame: FrameType | None) -> None:
     """Call a signal handler. The modes that it sets stay; those that a backward pass has set for itself are not its own."""
     if handler is default_int_handler:  # which raises KeyboardInterrupt, and nothing else
         handler(number, frame)

@@ -7,8 +7,10 @@ from typing import Any
 
 from calque.base.config import settings
 from calque.base.device import Device
+from calque.base.dtypes import DType
 from calque.base.layout import Layout
 from calque.observe.source import warn_user
+from calque.ops.opdef import OpDef
 from calque.record.path import Edge
 from calque.record.trie import forget
 
@@ -16,13 +18,13 @@ _MOVES = ("view", "update")  # roles of what a device does with values whatever 
 _said: set[tuple[str, str]] = set()  # (operation, line) that the CPU computes for a device
 
 
-def refusal(device: Device, op: Any, dtypes: Sequence[Any], dtype: Any) -> str:
+def refusal(device: Device, op: OpDef, dtypes: Sequence[Any], dtype: DType) -> str:
     """Why a device with a backend cannot compute something, not even with the CPU's help if that is wanted; "" if it can."""
     why: str = device.backend.refusal(op, dtypes, dtype)
     return "" if why and settings.fallback and device.backend.falls_back(op, dtypes, dtype) else why
 
 
-def way_out(device: Device, op: Any, dtypes: Sequence[Any], dtype: Any) -> str:
+def way_out(device: Device, op: OpDef, dtypes: Sequence[Any], dtype: DType) -> str:
     """The end of an error about something that a device cannot compute: what the user may choose, if the device has that choice."""
     return ", or let the CPU compute such parts: calque.xla.fallback(True)" if device.backend.falls_back(op, dtypes, dtype) else ""
 

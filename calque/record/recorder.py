@@ -29,7 +29,7 @@ from calque.record.exclusive import judge
 from calque.record.fallback import refusal, say, way_out
 from calque.record.novel import fresh
 from calque.record.others import LOCK, foreign_buffer
-from calque.record.path import SEVERAL, Counters, Edge
+from calque.record.path import SEVERAL, Counters, Edge, Instead
 from calque.record.path import Trace as Trace
 from calque.record.places import Split, build_program, floating_outputs, place_of, split
 from calque.record.state import State as State
@@ -76,7 +76,7 @@ BACKWARD = " (backward)"
 
 
 def grow(
-    trace: Trace, key: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...], device: Device | None = None,
+    trace: Trace, key: Any, op: opdef.OpDef, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...], device: Device | None = None,
     line: str | None = None,
 ) -> Edge:  # fmt: skip
     """Cold path: infer the result, check the operands and add an edge. Raises the user's errors; nothing is recorded then. `device`: of the
@@ -105,7 +105,7 @@ def grow(
 _results = Cache("results of operations", 700, 1 / 64)  # (operation, attributes, operands, device, choice) -> layout
 
 
-def result_of(op: Any, attrs: tuple[Any, ...], layouts: tuple[Any, ...], device: Device) -> Layout:
+def result_of(op: opdef.OpDef, attrs: tuple[Any, ...], layouts: tuple[Any, ...], device: Device) -> Layout:
     """Shape and dtype by the rules of the operation."""
     shapes = [tuple(lay.shape) if isinstance(lay, Layout) else () for lay in layouts]
     dtypes = [lay.dtype if isinstance(lay, Layout) else lay for lay in layouts]
@@ -121,7 +121,7 @@ def result_of(op: Any, attrs: tuple[Any, ...], layouts: tuple[Any, ...], device:
 
 
 def grow_constant(
-    trace: Trace, family: tuple[Any, ...], tag: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...],
+    trace: Trace, family: tuple[Any, ...], tag: Any, op: opdef.OpDef, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...],
     line: str | None = None,
 ) -> tuple[Edge, Any]:  # fmt: skip
     """Cold path of an operation with a Python number: (edge, tag that hit). The first constant at a place may be baked into the edge; a second
@@ -146,7 +146,7 @@ def grow_constant(
 
 
 def grow_general(
-    trace: Trace, op: Any, sources: tuple[Any, ...], attrs: tuple[Any, ...], there: Any, layouts: tuple[Any, ...], baked: bool,
+    trace: Trace, op: opdef.OpDef, sources: tuple[Any, ...], attrs: tuple[Any, ...], there: Any, layouts: tuple[Any, ...], baked: bool,
     line: str | None = None,
 ) -> Edge:  # fmt: skip
     """Cold path of the general path of recording, whose keys are `(op, sources, there)`. `baked`: whether a source is a constant."""
@@ -159,7 +159,7 @@ def grow_general(
 
 
 def grow_shifted(
-    trace: Trace, key: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...], line: str | None = None
+    trace: Trace, key: Any, op: opdef.OpDef, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...], line: str | None = None
 ) -> Edge:
     """Cold path of a view or an update that is an operation of its own (the gradient of the other)."""
     following, runtime = trace.cur.next, WITH_OFFSET[op]
@@ -439,7 +439,7 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
         state.capture.flushed()
 
 
-def restart(state: State, trace: Any, reason: str) -> None:
+def restart(state: State, trace: Trace, reason: str) -> None:
     """A flush where nothing is recorded."""
     if trace.eager:
         flushed(reason, 3)
@@ -449,7 +449,7 @@ def restart(state: State, trace: Any, reason: str) -> None:
         state.trace = fresh(state, trace, False)
 
 
-def following(trace: Any, reason: str) -> Any:
+def following(trace: Trace, reason: str) -> Trace | Instead | None:
     """What records behind a flush, or computes."""
     behind = Trace(root(reason))
     if reason == BOUND:

@@ -163,7 +163,7 @@ class _Walk:
         key = (op, self.slots[a], self.slots[b])
         return self.cur.next.get(key) or grow(self, key, op, key[1:], (), layouts, None, self.line)  # type: ignore[arg-type]
 
-    def _unary(self, op: OpDef, a: int, _: Any, layouts: tuple[Any, ...]) -> Edge:
+    def _unary(self, op: OpDef, a: int, _: None, layouts: tuple[Any, ...]) -> Edge:
         key = (op, self.slots[a])
         return self.cur.next.get(key) or grow(self, key, op, key[1:], (), layouts, None, self.line)  # type: ignore[arg-type]
 
@@ -190,7 +190,7 @@ class _Walk:
             self.numbers += [v for v, source in zip(given, edge.inputs, strict=True) if source.__class__ is tuple and source[0] == "s"]
         return edge
 
-    def _enter(self, _: Any, operand: int, *rest: Any) -> Edge | None:
+    def _enter(self, _: None, operand: int, *rest: Any) -> Edge | None:
         """As `base_slot` does it. What others may write to is copied when it is read."""
         if self.slots[operand] >= 0:
             return None
@@ -203,7 +203,7 @@ class _Walk:
         self.entering.append((storage, buffer, self.n))
         return self.cur.next.get((INPUT, storage.layout)) or input_edge(self.cur, storage.layout, number)
 
-    def _show(self, _: Any, base: int, handle: int | None, more: tuple[Any, ...]) -> Edge:
+    def _show(self, _: None, base: int, handle: int | None, more: tuple[Any, ...]) -> Edge:
         """As `view_slot` does it."""
         if base < self.tape.operands:
             buffer = self.storages[base].buffer
@@ -220,7 +220,7 @@ class _Walk:
             self.numbers.append(view.offset)
         return edge
 
-    def _own(self, _: Any, base: int, number: int, whole: Any) -> Edge | None:
+    def _own(self, _: None, base: int, number: int, whole: Layout) -> Edge | None:
         """As `slot_of` does it."""
         handle = self.handles[number]
         found = remembered(self.trace, handle, self.storages[base])
@@ -259,7 +259,7 @@ def moved(more: tuple[Any, ...], offset: int) -> tuple[Any, ...]:
     return layout(tuple(view.shape), view.strides, view.offset + offset, view.dtype, view.device), whole
 
 
-def remembered(trace: Trace, handle: Any, storage: Storage) -> Any:
+def remembered(trace: Trace, handle: Any, storage: Storage) -> int | None:
     """The slot at which a handle's view stands in the trace, if it does (see `slot_of`)."""
     cache = handle._cache
     return cache[2] if cache is not None and cache[0] is trace and storage.trace is trace and cache[1] == storage.slot else None

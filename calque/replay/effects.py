@@ -11,7 +11,7 @@ from calque.record.recorder import local
 from calque.replay.macro import Number
 
 
-def gradients_matter(t: Any = None) -> None:
+def gradients_matter(t: object = None) -> None:
     """Whoever looks for gradients of leaves, or gives them some, says so: which ones exist then decides what a call does. `t`: the one tensor whose
     gradient it is about."""
     capture = local.state.capture

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from calque.backend.base import Backend, CheckFailed, Memory
+from calque.backend.base import Backend, CheckFailed, Memory, Progress
 from calque.backend.ref.interpret import interpret
 from calque.backend.ref.quick import run_quickly
 from calque.base.config import settings
 from calque.base.errors import DeviceError
 from calque.base.text import shown
 from calque.ir.program import Program
+from calque.kernel.schedule import Schedule
 from calque.observe import events
 from calque.observe.causes import often
 from calque.ops.structure import describe
@@ -88,9 +89,10 @@ class Compiled:
             self._report(events.clock() - lowered)
 
     @cached_property
-    def schedule(self) -> Any:
+    def schedule(self) -> Schedule:
         """What the executable was compiled from; planned when somebody asks if the executable was known already."""
-        return compiler().compile_program(self.source, workspace_bytes=self._workspace_bytes, narrow=self.narrow)
+        made: Schedule = compiler().compile_program(self.source, workspace_bytes=self._workspace_bytes, narrow=self.narrow)
+        return made
 
     def _report(self, machine_code: float) -> None:
         if events.logs("fuse"):
@@ -113,7 +115,7 @@ class Compiled:
             return ([], failure.check, failure.position), ()
         return (results, -1, -1), seconds
 
-    def run(self, inputs: list[Array], scalars: Sequence[Any], progress: Any = None) -> Outcome:
+    def run(self, inputs: list[Array], scalars: Sequence[Any], progress: Progress | None = None) -> Outcome:
         """Run it on flat arrays. `progress`: an object of the executable's `follow` that is told how far it is."""
         try:
             if progress is not None:

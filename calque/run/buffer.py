@@ -63,7 +63,7 @@ class Buffer:
         if task is not None and not task.done and events.active is None:
             partial = task.partial
             if partial is not None:
-                return partial.read(self)  # type: ignore[no-any-return]
+                return partial.read(self)
         return self.wait()
 
     def early(self, writer: Task | None) -> np.ndarray[Any, Any]:
@@ -73,7 +73,7 @@ class Buffer:
             partial = writer.partial if not writer.done else None
             found = None if partial is None else partial.early(self)
             if found is not None:
-                return found  # type: ignore[no-any-return]
+                return found
             writer.wait()
             if writer.error is not None and self.array is None:
                 raise own(writer.error)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.backend.base import Progress
 from calque.base.collector import without_full_collections
 from calque.base.config import settings
 from calque.base.device import CPU, Device
@@ -25,7 +26,7 @@ from calque.ir.program import Program
 from calque.observe import events
 from calque.observe.causes import compiled
 from calque.observe.source import user_line
-from calque.run.backends import Structure, allocate, compile_or_interpret
+from calque.run.backends import Compiled, Interpreted, Structure, allocate, compile_or_interpret
 from calque.run.buffer import Buffer, interrupted, on_host
 from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage
@@ -79,7 +80,7 @@ class Plan:
         self.cause = cause
         self.device = device
         self.compiled: Any = None
-        self.interpreted: Any = None
+        self.interpreted: Compiled | Interpreted | None = None
         self.seen = 0
         plain, products = estimates(program)
         self.work, self.cost = plain + products, in_operations(plain, products)
@@ -133,7 +134,7 @@ class Plan:
         """`dispatch`, for plans of other kinds than this."""
         raise NotImplementedError
 
-    def run(self, inputs: list[Array], scalars: Sequence[Any], progress: Any = None) -> tuple[Sequence[Array], int, int]:
+    def run(self, inputs: list[Array], scalars: Sequence[Any], progress: Progress | None = None) -> tuple[Sequence[Array], int, int]:
         """(outputs, failed check number or -1, its bad position). `progress`: what the compiled form's `follow` gave, or None."""
         form = self.compiled
         if form is None:
@@ -162,7 +163,7 @@ class Plan:
         self.structure = Structure(self.program)
         return self.structure.pays(INTERPRET_TIMES)
 
-    def _choose(self) -> Any:
+    def _choose(self) -> Compiled | Interpreted:
         self.seen += 1
         compile_all = settings.deterministic or (events.active is not None and events.active.compile_all)
         if not compile_all and self.seen <= self.patience() and not self._sized():
@@ -178,7 +179,8 @@ class Plan:
             DispatchCounters.compiled += 1
             self._report(start)
             self.interpreted = None
-        return self.compiled
+        form: Compiled | Interpreted = self.compiled
+        return form
 
     def _report(self, start: float) -> None:
         seconds, form = events.clock() - start, self.compiled
@@ -293,12 +295,12 @@ def hand_over(
         _submit(session, queue, task, inputs, outputs)
 
 
-def _followed(plan: Plan, session: events.Session | None) -> Any:
+def _followed(plan: Plan, session: events.Session | None) -> Progress | None:
     """How to follow a run of the plan that is queued; None if all its values are there at its end alone."""
     form = plan.compiled
     if form is None or not form.distinct or session is not None or settings.sync or settings.checked or not settings.early_reads:
         return None
-    return form.executable.follow()
+    return form.executable.follow()  # type: ignore[no-any-return]
 
 
 def run_at_once(plan: Plan, inputs: list[Buffer], scalars: list[Any], awaited: bool) -> Sequence[Any] | None:
@@ -426,7 +428,7 @@ def _execute(
     scalars: Sequence[Any],
     outputs: list[Buffer],
     errors: list[Callable[[int], Exception]],
-    progress: Any = None,
+    progress: Progress | None = None,
 ) -> None:
     """Run a plan and fill the outputs; `before` are the tasks that fill the inputs."""
     arrays, poison = gather(inputs, before)
@@ -437,8 +439,9 @@ def _execute(
 
 
 def _compute(
-    plan: Plan, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer], errors: list[Callable[[int], Exception]], progress: Any = None
-) -> None:
+    plan: Plan, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer], errors: list[Callable[[int], Exception]],
+    progress: Progress | None = None,
+) -> None:  # fmt: skip
     try:
         results, failed, position = plan.run(arrays, scalars, progress)
     except MemoryError as error:  # nothing has run; trying again by another path would not fit either

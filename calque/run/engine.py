@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable
 from traceback import format_tb
 from typing import Any, Protocol
 
+import numpy as np
+
 from calque.base.config import settings
 from calque.base.errors import CalqueError
 from calque.observe import events
@@ -42,13 +44,24 @@ def forget_frames(error: BaseException) -> None:
     error.__traceback__ = None
 
 
+class Fillable(Protocol):
+    """What tasks read and write, a `run/buffer.py` `Buffer`, as the engine knows it."""
+
+    task: Task | None
+    readers: list[Task] | None
+    pins: int
+
+    def wait(self) -> np.ndarray[Any, Any]:
+        """The array, once it is filled."""
+
+
 class PartialValues(Protocol):
     """What is there of a task's values while it runs."""
 
-    def read(self, buffer: Any) -> Any:
+    def read(self, buffer: Fillable) -> np.ndarray[Any, Any]:
         """The array of a buffer, once its value is there."""
 
-    def early(self, buffer: Any) -> Any:
+    def early(self, buffer: Fillable) -> np.ndarray[Any, Any] | None:
         """The same for a thread whose absence nobody feels; None if the value is there at the end of the task alone."""
 
     def over(self) -> None:
@@ -79,7 +92,7 @@ class Task:
         self.waited: Callable[[], None] | None = None  # told that somebody waits, as long as the task has not run
         self.light = self.brief = self.aside = False
         self.partial: PartialValues | None = None
-        self._sleepers: list[Any] = []  # a lock for each thread that waits, which opens when the task has run
+        self._sleepers: list[threading.Lock] = []  # for each thread that waits a lock, which opens when the task has run
 
     @classmethod
     def failed(cls, error: BaseException) -> Task:
@@ -136,7 +149,7 @@ class Task:
             sleeper.acquire()
 
 
-def _sleeper() -> Any:
+def _sleeper() -> threading.Lock:
     """A closed lock. Whoever waits has one of his own: a handler may raise anywhere in a wait, which the conditions of `threading` do not bear."""
     lock = threading.Lock()
     lock.acquire()
@@ -213,7 +226,7 @@ class Queue:
         self._ready: list[tuple[float, int, Task]] = []
         self._wake = threading.Condition(ENGINE.lock)
         self._room = threading.Condition(ENGINE.lock)
-        self._sleepers: list[Any] = []  # a lock for each thread that waits until nothing is queued or running
+        self._sleepers: list[threading.Lock] = []  # one for each thread that waits until nothing is queued or running
         self._busy = 0  # tasks that are queued or running
         self._heavy = 0  # those of them that are not light
         self.last: Task | None = None  # that was queued
@@ -235,7 +248,7 @@ class Queue:
         """Whether everything that is queued or running is over soon."""
         return self._heavy == 0
 
-    def submit(self, task: Task, reads: Iterable[Any] = (), writes: Iterable[Any] = (), awaits: Iterable[Any] = ()) -> None:
+    def submit(self, task: Task, reads: Iterable[Fillable] = (), writes: Iterable[Fillable] = (), awaits: Iterable[Fillable] = ()) -> None:
         """Queue the task; blocks while `bound` tasks are waiting. `reads` and `writes` are buffers; those written get `task` as their writer.
         `awaits`: buffers for which the task itself waits when it runs: it keeps its place in the queue, and goes on before their program ends."""
         task.queue = self
@@ -263,7 +276,7 @@ class Queue:
                 self._push(task)
                 self.rouse()
 
-    def _run_now(self, task: Task, reads: Iterable[Any], writes: Iterable[Any]) -> None:
+    def _run_now(self, task: Task, reads: Iterable[Fillable], writes: Iterable[Fillable]) -> None:
         for buffer in (*reads, *writes):
             writer = buffer.task
             if writer is not None and writer is not task:
@@ -485,7 +498,7 @@ class _Away:
             events.where.flow = self._flow
 
 
-def _read_by(buffer: Any, task: Task) -> None:
+def _read_by(buffer: Fillable, task: Task) -> None:
     """Who overwrites the buffer waits for the task. The caller holds the lock."""
     readers = buffer.readers
     if readers is None:
@@ -496,7 +509,7 @@ def _read_by(buffer: Any, task: Task) -> None:
         readers.append(task)
 
 
-def _link(task: Task, reads: Iterable[Any], writes: Iterable[Any]) -> None:
+def _link(task: Task, reads: Iterable[Fillable], writes: Iterable[Fillable]) -> None:
     """Make the task wait for those it depends on. The caller holds the lock."""
     before: set[Task] = set()
     for buffer in reads:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from calque.base.layout import Layout
 from calque.ir.program import Program
+from calque.ops.opdef import OpDef
 
 FLOPS_PER_OPERATION = 16  # multiply-adds of a contraction that take as long as one elementwise operation from memory
 
@@ -49,7 +51,7 @@ LARGE = 1 << 14  # numbers in an operand or a result, from which on an operation
 _PRODUCTS = 1 << 20  # multiplications of a matrix product
 
 
-def large(op: Any, layouts: tuple[Any, ...], result: Any) -> bool:
+def large(op: OpDef, layouts: tuple[Any, ...], result: Layout) -> bool:
     """Whether an operation gains from being compiled together with others: a small one takes no longer than recording and starting it. `layouts`: of
     its operands; of a number its dtype."""
     if op.kind == "contract":

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from calque.backend.base import Progress
 from calque.base.config import available_cores, settings
 from calque.observe import events
 from calque.run.buffer import Buffer
+from calque.run.engine import Fillable
 
 AWAY = 4e-3  # seconds between a read and the next start of a program
 TIMES = 3  # times in a row that make a habit
@@ -52,11 +56,11 @@ class Partial:
 
     __slots__ = ("_progress", "_numbers", "_absence")
 
-    def __init__(self, progress: Any, outputs: list[Buffer], absence: Absence) -> None:
+    def __init__(self, progress: Progress, outputs: list[Buffer], absence: Absence) -> None:
         self._progress, self._absence = progress, absence
         self._numbers = {id(outputs[k]): k for k in progress.soon}
 
-    def read(self, buffer: Buffer) -> Any:
+    def read(self, buffer: Fillable) -> np.ndarray[Any, Any]:
         """The array of a buffer, once its value is there."""
         number = self._numbers.get(id(buffer))
         if number is None:
@@ -67,7 +71,7 @@ class Partial:
         LEFT.since, LEFT.absence = events.clock(), self._absence
         return found
 
-    def early(self, buffer: Buffer) -> Any:
+    def early(self, buffer: Fillable) -> np.ndarray[Any, Any] | None:
         """The same for a thread whose absence nobody feels; None if the value is there at the end of the task alone."""
         number = self._numbers.get(id(buffer))
         return None if number is None else self._progress.wait(number)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from calque.backend.base import DeviceProgram
 from calque.base.config import settings
 from calque.base.device import CPU, Device
 from calque.ir.program import Program
@@ -61,9 +62,9 @@ class DevicePlan(Plan):
         """Nothing is interpreted."""
         return 0
 
-    def form(self) -> Any:
+    def form(self) -> DeviceProgram:
         """What runs it, compiled when it is first asked for."""
-        form = self.compiled
+        form: DeviceProgram | None = self.compiled
         if form is None or self.precise is settings.tf32:
             with self.lock:
                 start = events.clock()
@@ -96,7 +97,9 @@ class DevicePlan(Plan):
             forget_frames(failure)
         return True
 
-    def execute(self, inputs: list[Buffer], before: Any, scalars: Any, outputs: list[Buffer], errors: Errors, progress: Any) -> None:
+    def execute(
+        self, inputs: list[Buffer], before: list[Task | None], scalars: Sequence[Any], outputs: list[Buffer], errors: Errors, progress: object
+    ) -> None:
         """What its task does."""
         values, poison = gather(inputs, before)
         if poison is not None:
@@ -123,20 +126,20 @@ class DevicePlan(Plan):
             session.span(events.label(self.program), f"{self.device} queue", start, events.where.flow, **facts)
 
 
-_forms: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()  # (program without its lines, device, precision) -> what runs it
+_forms: weakref.WeakValueDictionary[Any, DeviceProgram] = weakref.WeakValueDictionary()  # (program without lines, device, precision) -> its form
 _FORMS_LOCK = threading.RLock()
 
 
-def _compiled(program: Program, device: Device) -> Any:
+def _compiled(program: Program, device: Device) -> DeviceProgram:
     """What the backend makes of a program; the same object for equal ones."""
-    described = describe(program)
+    described, backend = describe(program), device.backend
     if described is None:
-        return device.backend.compile(program, device.index)
+        return backend.compile(program, device.index)  # type: ignore[no-any-return]
     key = (described.whole(), device, settings.tf32)
     with _FORMS_LOCK:
         found = _forms.get(key)
     if found is None:
-        found = device.backend.compile(program, device.index)
+        found = backend.compile(program, device.index)
         with _FORMS_LOCK:
             found = _forms.setdefault(key, found)
     return found
@@ -149,8 +152,9 @@ class Verdict(Task):
     __slots__ = ("plan", "form", "report", "fresh", "errors", "previous", "overwrites", "line", "__weakref__")
 
     def __init__(
-        self, plan: Plan, form: Any, report: Any, fresh: list[Buffer], errors: Errors, previous: Sequence[Buffer | None], overwrites: bool, line: str
-    ) -> None:
+        self, plan: Plan, form: DeviceProgram, report: Any, fresh: list[Buffer], errors: Errors, previous: Sequence[Buffer | None], overwrites: bool,
+        line: str,
+    ) -> None:  # fmt: skip
         super().__init__(_nothing)
         self.plan, self.form, self.report, self.errors, self.previous = plan, form, report, list(errors), list(previous)
         self.fresh = [weakref.ref(b) for b in fresh]

@@ -22,7 +22,7 @@ from calque.base.cache import memoised
 from calque.kernel.cost import routine_flops
 from calque.kernel.epilogue import NOT_READ, Epilogue
 from calque.kernel.loops import LoopKernel
-from calque.kernel.schedule import Contract, Host, Loop, Schedule
+from calque.kernel.schedule import Contract, Host, Loop, Schedule, Step
 
 SMALL_WORK = 32768
 """Below this many element operations (see `work_of`) a stretch runs on the calling thread alone."""
@@ -207,12 +207,12 @@ def _conflict(a: list[Range], b: list[Range]) -> bool:
     return False
 
 
-def is_native(step: Any) -> bool:
+def is_native(step: Step) -> bool:
     """Whether a step runs as native code (opaque primitives and contractions of integers run on the host)."""
     return isinstance(step, Loop) or (isinstance(step, Contract) and contract.is_native(step.kind, step.dtype.name))
 
 
-def work_of(step: Any) -> int:
+def work_of(step: Loop | Contract) -> int:
     """Rough size of a native launch in simple element operations; about 20 of them take a nanosecond."""
     if isinstance(step, Contract):
         return routine_flops(step) // 32
@@ -315,7 +315,7 @@ def _behind(linker: Linker) -> dict[int, Epilogue | str]:
     return found
 
 
-def _apart(linker: Linker, step: Any, loop: Loop) -> bool:
+def _apart(linker: Linker, step: Contract, loop: Loop) -> bool:
     """Whether the loop touches nothing that the contraction still needs: their common memory is the result, or what both only read."""
     result = linker.range_of(step.operands[step.inputs], True)
     others = [r for r in linker.ranges(step) if r != result]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.backend.base import Standing
+from calque.backend.base import Argument, Standing
 from calque.backend.cpu import callable as native_calls
 from calque.backend.cpu.memory import poison
 from calque.backend.cpu.place import HERE
@@ -109,10 +109,10 @@ def _table(rows: Any, width: int) -> Any:
     return np.array([list(row) for row in rows], np.int64).reshape(-1, width)
 
 
-def _argument(a: Any) -> tuple[int, int, int, int]:
+def _argument(a: Argument) -> tuple[int, int, int, int]:
     """Row of `arguments`."""
     return (0, id(a.layout), 0, 0) if a.kind is None else (id(a.kind), id(a.layout), id(a.needs), id(a.value))
 
 
-def _fresh(count: int, dtype: Any) -> Any:
+def _fresh(count: int, dtype: np.dtype[Any]) -> Any:
     return HERE.pool.empty(count, dtype)

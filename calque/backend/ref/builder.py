@@ -11,6 +11,7 @@ import numpy as np
 from calque.base.dtypes import DType, bool_, from_numpy_dtype
 from calque.base.shapes import Shape
 from calque.ops.elementwise import convert_array
+from calque.ops.opdef import OpDef
 
 Array = np.ndarray[Any, Any]
 
@@ -97,12 +98,12 @@ def _division(function: Callable[..., Any], x: Array, y: Array) -> Array:
     return np.where(y == 0, zero, function(x, np.where(y == 0, one, y)))
 
 
-def run_body(op: Any, operands: Sequence[Array], attrs: Sequence[Any], shape: Shape, dtype: DType) -> Array:
+def run_body(op: OpDef, operands: Sequence[Array], attrs: Sequence[Any], shape: Shape, dtype: DType) -> Array:
     """The body of a primitive on whole arrays. 16-bit floats compute in float32 and round once, as in compiled kernels."""
     builder = NumpyBuilder(shape)
     wide = [x.astype(np.float32) if builder.dtype(x).compute is not builder.dtype(x) else x for x in operands]
     with np.errstate(all="ignore"):
-        value = op.body(builder, *wide, *attrs)
+        value = op.body(builder, *wide, *attrs)  # type: ignore[misc]  # only elementwise primitives come here
         if dtype is not bool_:
             value = np.asarray(value).astype(dtype.np)
     return np.array(np.broadcast_to(value, shape))

@@ -17,6 +17,7 @@ import numpy as np
 
 from calque.backend.ref import quick
 from calque.base.dtypes import DType, bool_, float32, float64, int32, int64, uint8
+from calque.base.layout import Layout
 from calque.base.native import hot
 from calque.base.shapes import Shape, contiguous_strides, view_bounds
 from calque.ops.opdef import OpDef, get
@@ -73,7 +74,8 @@ def has_products() -> bool:
 
 
 def kernel_of(
-    op: OpDef, attrs: tuple[Any, ...], operands: Sequence[Operand], layout: Any, memory: Any, shape: Shape, out: Shape, dtype: DType, function: Any,
+    op: OpDef, attrs: tuple[Any, ...], operands: Sequence[Operand], layout: Layout, memory: Layout, shape: Shape, out: Shape, dtype: DType,
+    function: Any,
     large: bool,
 ) -> Any:  # fmt: skip
     """The kernel of a primitive whose operands lie in memory like this, and whose result fills a block of memory with the strides `out`; None if

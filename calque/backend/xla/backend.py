@@ -25,6 +25,7 @@ from calque.base.extras import need, there
 from calque.base.layout import Layout
 from calque.ir.program import Program
 from calque.ops.movement import strided
+from calque.ops.opdef import OpDef
 
 Value = Any
 PLUGINS = {"cuda": ("jax_cuda13_plugin", "jax_cuda12_plugin"), "tpu": ("libtpu",)}
@@ -125,14 +126,14 @@ class JaxBackend(DeviceBackend):
         """As the maker calls it."""
         return str(self.devices[index].device_kind)
 
-    def refusal(self, op: Any, dtypes: Sequence[DType], result: DType) -> str:
+    def refusal(self, op: OpDef, dtypes: Sequence[DType], result: DType) -> str:
         """Complex numbers, types that are only stored, and what is computed by LAPACK or NumPy stay on the CPU."""
         for dtype in (*dtypes, result):
             if dtype.hosted:
                 return f"tensors of {dtype!r} live on the CPU alone"
         return "" if supports(op) else f"{op.name} is computed on the CPU alone"
 
-    def falls_back(self, op: Any, dtypes: Sequence[DType], result: DType) -> bool:
+    def falls_back(self, op: OpDef, dtypes: Sequence[DType], result: DType) -> bool:
         """Executables call the CPU back; JAX has all types but those of other libraries."""
         return not any(dtype.nameless for dtype in (*dtypes, result))
 

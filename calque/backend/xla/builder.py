@@ -10,6 +10,7 @@ import numpy as np
 
 from calque.base.dtypes import DType, bool_, from_numpy_dtype
 from calque.base.shapes import Shape
+from calque.ops.opdef import OpDef
 
 Value = Any
 
@@ -105,11 +106,11 @@ def _whole(jnp: Any, x: Value, dtype: DType) -> Value:
     return jnp.where(fits, jnp.where(fits, wide, 0.0).astype(least), lowest).astype(dtype.np)
 
 
-def run_body(jax: Any, op: Any, operands: Sequence[Value], attrs: Sequence[Any], shape: Shape, dtype: DType) -> Value:
+def run_body(jax: Any, op: OpDef, operands: Sequence[Value], attrs: Sequence[Any], shape: Shape, dtype: DType) -> Value:
     """The body of a primitive on whole arrays. 16-bit floats compute in float32 and round once, as on the CPU."""
     builder = JaxBuilder(jax, shape)
     wide = [x.astype(np.float32) if x.dtype.itemsize == 2 and jax.numpy.issubdtype(x.dtype, jax.numpy.floating) else x for x in operands]
-    value = op.body(builder, *wide, *attrs)
+    value = op.body(builder, *wide, *attrs)  # type: ignore[misc]  # only elementwise primitives come here
     if value.dtype != dtype.np:
         value = builder.cast(value, dtype) if dtype.category == 1 else value.astype(dtype.np)
     return jax.numpy.broadcast_to(value, shape)

@@ -19,6 +19,7 @@ from calque.backend.xla.traced import Numbers, ProgramFunction, failed_check
 from calque.base.dtypes import DType, from_numpy_dtype
 from calque.base.errors import DeviceError
 from calque.ir.program import Program
+from calque.ops.opdef import OpDef
 
 Value = Any
 Partition = tuple[str | None, ...]
@@ -145,7 +146,7 @@ class MeshBackend(DeviceBackend):
         axes = " x ".join(f"{name} {n}" for name, n in mesh.axes.items())
         return f"{len(mesh.numbers)} devices {mesh.base.kind} ({axes})"
 
-    def refusal(self, op: Any, dtypes: Sequence[DType], result: DType) -> str:
+    def refusal(self, op: OpDef, dtypes: Sequence[DType], result: DType) -> str:
         """As its devices."""
         return self.meshes[0].base.refusal(op, dtypes, result)
 

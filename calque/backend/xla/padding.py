@@ -206,20 +206,20 @@ class _Look:
         return collapsed(found if keepdim else found.reshape([n for d, n in enumerate(found.shape) if d not in dims]))
 
 
-def refused(node: Any, expected: str, got: str, hint: str = "") -> ArgumentError:
+def refused(node: Node, expected: str, got: str, hint: str = "") -> ArgumentError:
     """The error of padding that would change a result."""
     help_ = hint or "mask it first: .mask, .mean and .sum of what calque.xla.buckets(...).fit gives (statistics over a batch cannot be padded)"
     return ArgumentError(f"[{node.op.name}] expected {expected}, got {got}{f', recorded at {node.line}' if node.line else ''}; {help_}")
 
 
-def neutral_of(node: Any) -> int:
+def neutral_of(node: Node) -> int:
     """What does not count in a reduction or a running operation; VALID: everything does."""
     combined = node.op.combine or node.op.name.removeprefix("cum")
     of_bools = {"max": ZERO, "min": ONE} if node.dtype.category == 0 else {}
     return of_bools.get(combined, {"sum": ZERO, "prod": ONE, "max": LOW, "argmax": LOW}.get(combined, VALID))
 
 
-def mixed(node: Any, kinds: Any, dims: Shape) -> Any:
+def mixed(node: Node, kinds: Any, dims: Shape) -> Any:
     """Kinds of reductions over `dims`, which are kept with size 1."""
     neutral = neutral_of(node)
     valid = (kinds == VALID).any(dims, keepdims=True)

@@ -13,14 +13,15 @@ from calque.backend.xla.builder import run_body
 from calque.backend.xla.host import on_host
 from calque.backend.xla.routines import Routines
 from calque.backend.xla.windows import Windows
-from calque.base.dtypes import from_numpy_dtype
+from calque.base.dtypes import DType, from_numpy_dtype
 from calque.ir.program import Node, Program
+from calque.ops.opdef import OpDef
 
 Value = Any
 _WINDOWED = ("view", "view_at", "update", "update_at", "update_add")
 
 
-def supports(op: Any) -> bool:
+def supports(op: OpDef) -> bool:
     """Whether the primitive is translated."""
     return op.kind == "leaf" or op.body is not None or op.name in _WINDOWED or hasattr(Routines, op.name)
 
@@ -72,7 +73,7 @@ class Translation:
         found = self._computed(node, operands)
         return found.astype(dtype.np).reshape(shape) if found.dtype != dtype.np or found.shape != shape else found
 
-    def number(self, word: Value, dtype: Any) -> Value:
+    def number(self, word: Value, dtype: DType) -> Value:
         """A scalar of the program from its 64 bits."""
         if dtype.category == 2:
             return self.jax.lax.bitcast_convert_type(word, np.float64).astype(dtype.np)
