@@ -72,15 +72,16 @@ class GradientEdge(NamedTuple):
 def as_edge(t: Tensor) -> GradientEdge:
     """Where the gradient of `t` goes, as programs see it."""
     target = target_of(t)
-    several = isinstance(target, OutputNode)
-    return GradientEdge(shown(target), target.index if several else 0, target if several else None)
+    if isinstance(target, OutputNode):
+        return GradientEdge(shown(target), target.index, target)
+    return GradientEdge(shown(target), 0)
 
 
-def target_of(t: Any) -> Any:
+def target_of(t: Tensor | GradientEdge) -> Tensor | GradNode:
     """Where the gradient of `t`, a tensor or an edge, goes: its node, or itself if it is a leaf."""
-    if t.__class__ is not GradientEdge:
+    if not isinstance(t, GradientEdge):
         return t._grad_fn or t
-    target = t.node._target
+    target: Tensor | GradNode = t.node._target
     if isinstance(t.ownership_token, OutputNode):
         return t.ownership_token
     if isinstance(target, FunctionNode) and len(target.outputs) > 1:
@@ -91,9 +92,9 @@ def target_of(t: Any) -> Any:
     return target
 
 
-def _layout_at(t: Any) -> Layout:
+def _layout_at(t: Tensor | GradientEdge) -> Layout:
     """The layout of a tensor, or of that whose gradient goes along an edge."""
-    target, index = target_of(t) if t.__class__ is GradientEdge else t, 0
+    target, index = target_of(t) if isinstance(t, GradientEdge) else t, 0
     if isinstance(target, OutputNode):
         target, index = target.next[0], target.index
     if isinstance(target, Tensor):

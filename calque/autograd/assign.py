@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from calque.autograd.moving import move
@@ -13,7 +14,7 @@ from calque.base.shapes import contiguous_strides, within_dense
 from calque.observe.source import user_line
 from calque.ops.opdef import get
 from calque.record import recorder
-from calque.record.nodes import FunctionNode
+from calque.record.nodes import FunctionNode, GradNode
 from calque.record.recorder import local
 from calque.record.versions import Silent, silence
 from calque.tensor import Tensor, constant, function_node, record
@@ -22,7 +23,7 @@ _SAFE = 1 << 50  # every type that numbers are put into has all up to here
 _PUT = {float32: (float, int), float64: (float, int), int64: (int,), bool_: (bool,)}  # numbers that are written as they are
 
 
-def as_strided_backward(g: Any, whole: Layout, view: Layout) -> Any:
+def as_strided_backward(g: Tensor, whole: Layout, view: Layout) -> Tensor:
     """Gradient of a strided view of a dense value: scatter `g` back (accumulating where the view overlaps)."""
     if view.dtype is not whole.dtype:
         count = -(-whole.nbytes // view.dtype.itemsize)
@@ -92,12 +93,12 @@ def _overwritten(t: Tensor) -> FunctionNode:
     return function_node("CopyBackwards", (t,), (t._layout,), lambda node, grads: (_zeros(grads[0]._layout),))
 
 
-def continue_history(t: Tensor, node: Any) -> None:
+def continue_history(t: Tensor, node: GradNode | None) -> None:
     """The history of `t` after a write. What `retain_grad` keeps is the gradient of the last value."""
     before = t._grad_fn
     t._grad_fn, t._requires_grad = node, True
     if before is not None and before.retain is not None and before.retain() is t:
-        before.retain, node.retain = None, before.retain
+        before.retain, node.retain = None, before.retain  # type: ignore[union-attr]
 
 
 def _with_history(fresh: Tensor, source: Tensor) -> Tensor:
@@ -119,12 +120,12 @@ def check_in_place(t: Tensor) -> None:
         )
 
 
-def _rebase(t: Tensor, base: Tensor, old: Any, value: Tensor) -> None:
+def _rebase(t: Tensor, base: Tensor, old: GradNode | None, value: Tensor) -> None:
     """History of a base after a write through its view `t`: its old gradient outside the view, the value's gradient inside."""
     whole, view = base._layout, t._layout
     same = whole.dtype is view.dtype
 
-    def backward(node: Any, grads: Any) -> Any:
+    def backward(node: GradNode, grads: Sequence[Any]) -> Sequence[Any]:
         g = grads[0]
         outside = inside = None
         if node.next[0] is not None:
@@ -141,7 +142,7 @@ def _rebase(t: Tensor, base: Tensor, old: Any, value: Tensor) -> None:
     refresh_views(base, t)
 
 
-def written_by(t: Tensor, node: Any) -> None:
+def written_by(t: Tensor, node: GradNode) -> None:
     """History of `t` after a function of the user's has written into it: `node`, and what follows for its base and for other views."""
     base = t._base
     old = None if base is None else base._grad_fn

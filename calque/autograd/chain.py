@@ -52,7 +52,7 @@ class ChainGraph:
         self.kept = sorted({ref[1] for ref in sources if ref[0] == "made"})
         del self.given, self.ends, self.made, self.trace, self.nodes, self.places, self._handle_of
 
-    def _collect(self, root: Any, first: int) -> list[Any]:
+    def _collect(self, root: GradNode | None, first: int) -> list[Any]:
         found: dict[int, Any] = {}
         stack = [root]
         while stack:
@@ -68,15 +68,16 @@ class ChainGraph:
             raise Unfit  # others were made in between, and are kept somewhere
         return nodes
 
-    def _step(self, node: Any) -> tuple[Any, ...]:
+    def _step(self, node: GradNode) -> tuple[Any, ...]:
         ends, places = self.ends, self.places
         targets = tuple([None if t is None else ("given", ends[id(t)]) if id(t) in ends else ("node", places[id(t)]) for t in node.next])
         if node.__class__ is GradNode:
             saved = None if node.saved is None else {place: self._source(value) for place, value in node.saved.items()}
             return node.edge, targets, saved, "", (), None
+        assert isinstance(node, FunctionNode)
         if getattr(node.backward, "__code__", None) is not VIEW_RULE or node.saved is not None or node.context is not None:
             raise Unfit
-        return node.edge, targets, None, node.label, node.outputs, node.backward.__closure__[0].cell_contents
+        return node.edge, targets, None, node.label, node.outputs, node.backward.__closure__[0].cell_contents  # type: ignore[index]
 
     def _source(self, value: Any) -> tuple[str, Any]:
         kind = value.__class__
@@ -96,7 +97,7 @@ class ChainGraph:
             self.handles.append(handle)
         return "handle", self._handle_of[id(value)]
 
-    def _handle(self, t: Any) -> tuple[Any, ...]:
+    def _handle(self, t: Tensor) -> tuple[Any, ...]:
         if t.__class__ is not Tensor or t.__dict__ or t._hooks or t._grad is not None:
             raise Unfit
         cache = t._cache
@@ -110,7 +111,7 @@ class ChainGraph:
 
     # -------------------------------------------------------------------------------------------------------------- using
 
-    def node(self, given: list[Any], created: list[Storage], trace: Trace) -> Any:
+    def node(self, given: list[Any], created: list[Storage], trace: Trace) -> Chain:
         """The chain of a replay, which has made the storages `created`."""
         made, held = _new(Chain), _new(Held)
         held.template, held.trace, held.freed = self, trace, ""
@@ -160,11 +161,11 @@ class Held:
 
     # ------------------------------------------------------------------------------------------------------ the real nodes
 
-    def nodes(self, last: Any) -> list[Any]:
+    def nodes(self, last: Chain) -> list[Any]:
         """The nodes that the code would have made; `last`, which is the last of them, becomes what it stands for."""
         template, first = self.template, last.number - self.template.count + 1
         nodes = [_new(GradNode if step[5] is None else FunctionNode) for step in template.steps[:-1]]
-        last.__class__ = GradNode
+        last.__class__ = GradNode  # type: ignore[assignment]
         nodes.append(last)
         handles = [] if self.freed else self._handles(nodes)
         for k, (node, step) in enumerate(zip(nodes, template.steps, strict=True)):
@@ -226,11 +227,11 @@ def expand(chain: Chain) -> list[Any]:
 def _shown(name: str) -> property:
     """A field of the real node, which takes the place of the chain as soon as somebody looks."""
 
-    def get(self: Any) -> Any:
+    def get(self: Chain) -> Any:
         expand(self)
         return getattr(self, name)
 
-    def put(self: Any, value: Any) -> None:
+    def put(self: Chain, value: Any) -> None:
         expand(self)
         setattr(self, name, value)
 

@@ -16,6 +16,7 @@ from calque.base.errors import ArgumentError, AutogradError
 from calque.base.text import described
 from calque.observe.source import user_line
 from calque.record import recorder
+from calque.record.nodes import FunctionNode
 from calque.record.recorder import local
 from calque.tensor import GradNode, Tensor, _sequence, function_node, output_nodes, wrap
 
@@ -107,7 +108,7 @@ class _Replay:
         self.sources, self.random, self.used = sources, random, used
         self.autocast = local.state.autocast
 
-    def backward(self, node: Any, grads: list[Any]) -> tuple[Any, ...]:
+    def backward(self, node: FunctionNode, grads: list[Any]) -> tuple[Any, ...]:
         """Gradients of the sources, from a second run."""
         state = local.state
         create = state.grad
@@ -138,12 +139,12 @@ class _Replay:
         return tuple(found.get(id(source)) for source in self.sources)
 
 
-def _random_state() -> Any:
+def _random_state() -> Tensor | None:
     functional = RuleNamespace.functional
     return functional.get_rng_state() if hasattr(functional, "get_rng_state") else None
 
 
-def _set_random_state(state: Any) -> None:
+def _set_random_state(state: Tensor | None) -> None:
     if state is not None:
         RuleNamespace.functional.set_rng_state(state)
 

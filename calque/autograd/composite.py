@@ -7,19 +7,20 @@ the second call at a place of the trace is watched, later ones are replays, unle
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from calque.autograd.dependencies import Dependencies, Unknown
 from calque.base.config import settings
 from calque.record.recorder import local
 from calque.replay.stretches import Stretch, StretchCounts, Stretches, possible, replay, verify, watch
+from calque.tensor import Tensor
 
 PLACES = 4096
 SHORT = 8  # operations, views and inputs that are recorded in the time in which a replay is found
 
 
-def without_base(out: Any, inputs: Any) -> Any:
+def without_base(out: Tensor, inputs: Sequence[Any]) -> Tensor:
     """A result that gets a history of its own. If it is a view of what only its function had, it is no view any more: a write to a part of it would
     ask its base for the history of the rest, and the base has none."""
     base = out._base

@@ -7,6 +7,7 @@ tensors). Whatever else comes up is `Unknown`.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -38,7 +39,7 @@ class Dependencies:
         self.places: dict[int, int] = {}
         self.views: list[Tensor] = []
 
-    def values(self, values: Any) -> None:
+    def values(self, values: Collection[Any]) -> None:
         """Add what tells values from others, tensors first of all."""
         parts, places = self.parts, self.places
         parts.append(len(values))
@@ -65,7 +66,7 @@ class Dependencies:
             self.cells.append(storage)
         return number
 
-    def _view(self, number: int, t: Any) -> None:
+    def _view(self, number: int, t: Tensor) -> None:
         storage, cache, trace = t._storage, t._cache, self.trace
         current = cache is not None and cache[0] is trace and storage.trace is trace and cache[1] == storage.slot
         self.parts += (number, t._layout, storage.layout, cache[2] if current else -1)
@@ -98,7 +99,7 @@ class Dependencies:
         else:
             self._object(value)
 
-    def _function(self, function: Any, depth: int) -> None:
+    def _function(self, function: FunctionType, depth: int) -> None:
         if not str(function.__module__).startswith("calque.") or function.__kwdefaults__ is not None:
             raise Unknown
         self.parts.append(function.__code__)
@@ -133,7 +134,7 @@ class Dependencies:
         for k, base, slot in found:
             self.views[k]._cache = (self.trace, base, slot)
 
-    def results(self, values: Any, storages: list[Storage], views: bool = False) -> list[tuple[int, Any, Any]] | None:
+    def results(self, values: Sequence[Any], storages: list[Storage], views: bool = False) -> list[tuple[int, Any, Any]] | None:
         """Where a replay that makes `storages` finds values: (place among them or -1, layout or the value itself, what the handle remembers); None if
         it cannot make them all. `views`: values may be views of tensors that nobody has."""
         found = {id(st): k for k, st in enumerate(storages)}

@@ -11,9 +11,10 @@ The same checks are made and the same errors are raised as for an operation that
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from sys import getrefcount
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -102,7 +103,7 @@ class Step:
             return self._edge()
         return self.edge_at(*user_site(3))
 
-    def edge_at(self, code: Any, position: int) -> Edge:
+    def edge_at(self, code: CodeType | None, position: int) -> Edge:
         """The edge for code of the user's."""
         place = (id(code), position)
         found = self.edges.get(place)
@@ -145,7 +146,7 @@ def _step_for(op: OpDef, first: Layout, second: Any, unusual: Callable[..., bool
     return None if found.kernel is None else found
 
 
-def _window(flat: Any, view: Layout) -> Any:
+def _window(flat: np.ndarray[Any, Any], view: Layout) -> np.ndarray[Any, Any]:
     """The elements of a view, where they lie in memory."""
     if view.dense or view.numel == 0 or flat.dtype is not view.dtype.np or not flat.dtype.isbuiltin:
         return strided(flat, view)
@@ -176,7 +177,7 @@ class Eager:
 
     # ------------------------------------------------------------------------------------------------------------ values
 
-    def array(self, t: Any) -> Any:
+    def array(self, t: Tensor) -> np.ndarray[Any, Any]:
         """The values of a tensor, where they lie; its handle remembers them."""
         buffer = t._storage.buffer
         if buffer is None or buffer.task is not None:
@@ -189,9 +190,9 @@ class Eager:
         t._cache = (self, flat, found)
         return found
 
-    def read(self, t: Any) -> Any:
+    def read(self, t: Tensor) -> Any:
         """The values of a tensor that are there, for Python to read."""
-        flat, view = t._storage.buffer.array, t._layout
+        flat, view = t._storage.buffer.array, t._layout  # type: ignore[union-attr]
         single = t._cache is None and view.ndim == 0 and flat.dtype is view.dtype.np and view.offset < len(flat)
         return flat[view.offset] if single else self.array(t)
 
@@ -201,7 +202,7 @@ class Eager:
         found._storage.buffer.floating = True  # type: ignore[union-attr]
         return found
 
-    def whole(self, storage: Storage) -> Any:
+    def whole(self, storage: Storage) -> np.ndarray[Any, Any]:
         """The values of a storage."""
         buffer = storage.buffer or recorder.value_elsewhere(storage)
         return buffer.wait().reshape(storage.layout.shape)
@@ -273,14 +274,14 @@ class Eager:
             return self.made(self.quietly(np.add, self.array(a), self.array(b)), found, True)
         return record(_ADD, (a, b))
 
-    def gradients(self, node: GradNode, grad: Any, rule: Callable[..., Any]) -> Any:
+    def gradients(self, node: GradNode, grad: Tensor, rule: Callable[..., Any]) -> Sequence[Any] | None:
         """What a node gives for its targets, by a function that computes what its rule would record; None if the rule has to be run."""
         if settings.verify:
             return formula.verified(self, node, grad, rule)
         found = self.quietly(node.edge.formula, self, node, grad)
         return formula.gradients(self, node, grad, rule) if found is None else found
 
-    def seen(self, node: Any, grad: Tensor, rule: Callable[..., Any]) -> Any:
+    def seen(self, node: FunctionNode, grad: Tensor, rule: Callable[..., Any]) -> Sequence[Any]:
         """What the node of a view gives for its target: mostly the gradient's values as they lie, under a layout that follows from its own. What the
         rule has answered once for a layout is remembered, for `native/backward.c` as well."""
         place = node.backward, grad._layout

@@ -17,10 +17,11 @@ from calque.autograd import template
 from calque.autograd.eager import Eager, leave, shown_back
 from calque.autograd.grad_fn import PostHook, run_post_hooks
 from calque.autograd.moving import move
+from calque.base.dtypes import DType
 from calque.base.errors import AutogradError, DTypeError, NonFiniteError, ShapeError
 from calque.base.layout import Layout
 from calque.base.native import hot, new_memo
-from calque.base.shapes import fills
+from calque.base.shapes import Shape, fills
 from calque.base.text import described, function_name
 from calque.observe.source import user_line
 from calque.ops.opdef import get
@@ -44,17 +45,17 @@ class SavedContext:
         self.attrs = node.edge.attrs
         self._starts: list[int] | None = None
 
-    def x(self, position: int) -> Any:
+    def x(self, position: int) -> Tensor | bool | int | float:
         """Operand `position` (a Tensor, or the Python number it was)."""
         value = self._node.saved[position]
         return with_history(value, self._node.next[position]) if local.state.grad else value
 
     @property
-    def out(self) -> Any:
+    def out(self) -> Tensor:
         """The operation's result."""
         return self._node.saved[-1]
 
-    def shape(self, position: int) -> Any:
+    def shape(self, position: int) -> Shape:
         """Shape of operand `position`."""
         lay = self._node.edge.input_layouts[position]
         return tuple(lay.shape) if hasattr(lay, "shape") else ()
@@ -65,23 +66,23 @@ class SavedContext:
             self._starts = [0, *accumulate([lay.shape[dim] for lay in self._node.edge.input_layouts])]
         return self._starts[position]
 
-    def dtype(self, position: int) -> Any:
+    def dtype(self, position: int) -> DType:
         """dtype of operand `position`."""
         lay = self._node.edge.input_layouts[position]
         return lay.dtype if hasattr(lay, "dtype") else lay
 
-    def link(self, gradient: Any, position: int) -> Any:
+    def link(self, gradient: Tensor, position: int) -> Tensor:
         """A gradient as a function of operand `position` with derivative zero, see `link`."""
         target = self._node.next[position]
         return gradient if target is None else link(gradient, (target,), (self._node.edge.input_layouts[position],))
 
     @property
-    def out_shape(self) -> Any:
+    def out_shape(self) -> Shape:
         """Shape of the result."""
         return tuple(self._node.edge.layout.shape)
 
 
-def with_history(value: Any, target: Any) -> Any:
+def with_history(value: Any, target: Tensor | GradNode | None) -> Any:
     """A saved operand as the function that it was of what is before `target`: `detach_` may have taken that from its handle, and a second derivative
     would miss all that the gradient owes to it."""
     if not isinstance(target, GradNode) or not isinstance(value, Tensor) or value._grad_fn is not None:
@@ -91,7 +92,7 @@ def with_history(value: Any, target: Any) -> Any:
     return again
 
 
-def require_history(node: Any) -> None:
+def require_history(node: FunctionNode) -> None:
     """Raise if an operand that a formula has at hand has lost its history since (see `with_history`), where a second derivative needs it."""
     if local.state.grad:
         for k, value in node.saved.items():
@@ -108,7 +109,7 @@ def link(value: Tensor, targets: tuple[Any, ...], layouts: tuple[Layout, ...]) -
     if not local.state.grad:
         return value
 
-    def rule(node: Any, grads: Any) -> tuple[Any, ...]:
+    def rule(node: GradNode, grads: Sequence[Any]) -> tuple[Any, ...]:
         g = grads[0]
         sources, shapes = (node.next[1:], layouts) if not g._requires_grad else ((*node.next[1:], g._grad_fn or g), (*layouts, g._layout))
         return (g, *[link(constant(0.0, view), sources, shapes) for view in layouts])
@@ -196,7 +197,7 @@ def _freed(*_: Any) -> Any:
     raise AssertionError("a freed node was applied")
 
 
-def _apply_function(node: Any, grad: Any) -> Sequence[Any]:
+def _apply_function(node: FunctionNode, grad: Any) -> Sequence[Any]:
     check_saved(node)
     result: Sequence[Any] = node.backward(node, grad if isinstance(grad, list) else [grad])
     return result
@@ -293,7 +294,7 @@ class _Pass:
         self.after: list[Callable[[], None]] = []  # called when the leaves have their gradients
         self.outer: _Pass | None = local.state.waiting  # in a rule of which this one runs
 
-    def send(self, target: Any, gradient: Any, index: int = 0) -> None:
+    def send(self, target: Tensor | GradNode | None, gradient: Any, index: int = 0) -> None:
         """Add a gradient to what waits for `target`."""
         if target is None or gradient is None:
             return
@@ -327,7 +328,7 @@ class _Pass:
         else:
             pending[key] = total(waiting, gradient)
 
-    def held(self, target: Any) -> Any:
+    def held(self, target: Tensor | GradNode) -> Any:
         """The gradient that a target has already, if any."""
         found = self.leaves.get(id(target))
         return self.pending.get(id(target)) if found is None else found[1]
@@ -365,7 +366,7 @@ class _Pass:
                     _check_nan(node, gradients)
                 self._send_all(node.next, gradients)
 
-    def _gradients(self, state: State, node: Any, gradient: Any) -> Sequence[Any]:
+    def _gradients(self, state: State, node: GradNode, gradient: Any) -> Sequence[Any]:
         """What a node gives for its targets."""
         found: Sequence[Any] | None = None
         if state.trace.__class__ is Eager and node.__class__ is GradNode and node.edge.parent is not None:
@@ -378,7 +379,7 @@ class _Pass:
             else:
                 found = node.edge.gradients(trace, node, gradient)
         elif self.appends and state.trace.__class__ is Eager and _shows(node) and gradient.__class__ is Tensor:
-            found = state.trace.seen(node, gradient, _apply_function)
+            found = state.trace.seen(node, gradient, _apply_function)  # type: ignore[arg-type]
         if found is None:
             state.applied = node
             found = apply_node(node, gradient, self.keep)
@@ -447,7 +448,7 @@ def queue_callback(function: Callable[[], None]) -> None:
     work.after.append(function)
 
 
-def running_pass() -> Any:
+def running_pass() -> _Pass | None:
     """What stands for the outermost backward pass that this thread runs now; None outside of one."""
     work = local.state.waiting
     while work is not None and work.outer is not None:
@@ -486,7 +487,7 @@ def reaches(roots: Sequence[Any], wanted: set[int]) -> set[int]:
     return reaches
 
 
-def _targets(node: Any) -> list[Any]:
+def _targets(node: GradNode) -> list[Any]:
     """Where gradients of a node go; for an output of a hybridized call, where they go from there."""
     if node.__class__ is OutputNode and node.next[0].__class__ is CallNode:
         call = node.next[0]

@@ -8,7 +8,7 @@ after the other with NumPy's routines. The guards of that function, and what is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from calque.base.cache import Cache
 from calque.base.device import CPU
 from calque.base.layout import Layout
 from calque.base.native import hot
+from calque.ops.opdef import OpDef
 from calque.record.nodes import GradNode
 from calque.record.path import Counters, Edge, unknown
 from calque.record.recorder import Storage, Trace, local, result_of
@@ -29,6 +30,22 @@ from calque.tensor import Tensor, wrap
 
 _variants = Cache("gradients computed at once", 6000, 1 / 64)  # (operation, attributes, operands, result) -> variants, as in `template.py`
 Rule = Callable[[Any, Any], Sequence[Any]]
+
+
+class AtOnce(Protocol):
+    """What computes at once (`eager.py` `Eager`), as formulas know it."""
+
+    eager: bool
+    quietly: Callable[..., Any]
+
+    def array(self, t: Tensor) -> np.ndarray[Any, Any]:
+        """The values of a tensor, where they lie."""
+
+    def whole(self, storage: Storage) -> np.ndarray[Any, Any]:
+        """The values of a storage."""
+
+    def made(self, value: Any, view: Layout, fresh: bool) -> Tensor:
+        """A tensor of what a routine gave."""
 
 
 class Formulas(dict[Any, Any]):
@@ -54,7 +71,7 @@ class LastOnes:
         return None
 
 
-def gradients(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any] | None:
+def gradients(trace: AtOnce, node: GradNode, grad: Tensor, rule: Rule) -> Sequence[Any] | None:
     """What a primitive's node, whose edge has no function that is for it, gives; None if its rule has to be run, or the pass is refused."""
     if node.freed:
         return None
@@ -74,7 +91,7 @@ def gradients(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any
     return trace.quietly(function, trace, node, grad)  # type: ignore[no-any-return]
 
 
-def verified(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any] | None:
+def verified(trace: AtOnce, node: GradNode, grad: Tensor, rule: Rule) -> Sequence[Any] | None:
     """Instead of `gradients` (`settings.verify`): run the rule, and compare it with what the function computes."""
     if node.freed:
         return None
@@ -99,7 +116,7 @@ def verified(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any]
 
 
 def _watched(
-    variants: Formulas, key: Any, node: Any, grad: Any, storages: list[Storage], handles: list[Any], rule: Rule
+    variants: Formulas, key: Any, node: GradNode, grad: Tensor, storages: list[Storage], handles: list[Any], rule: Rule
 ) -> Straight | None:
     """The function of the gradients of nodes like this one, if it is time for it and if it can be written."""
     times = variants.get(key, 0)
@@ -116,7 +133,7 @@ def _watched(
     return function
 
 
-def _written(node: Any, grad: Any, storages: list[Storage], handles: list[Any], rule: Rule) -> Straight:
+def _written(node: GradNode, grad: Tensor, storages: list[Storage], handles: list[Any], rule: Rule) -> Straight:
     """Have the rule record into a trace that is then forgotten, and write what it recorded as a function. Raises `Unread` if that is not possible."""
     operands = Operands(node, grad, storages, handles)
     state, edges = local.state, Counters.edges
@@ -140,7 +157,7 @@ def _written(node: Any, grad: Any, storages: list[Storage], handles: list[Any], 
         scratch.inputs, scratch.attached, scratch.storages = [], {}, []  # buffers know it; it must not keep memory alive
 
 
-def _formula(tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...], node: Any, operands: Operands) -> Straight:
+def _formula(tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...], node: GradNode, operands: Operands) -> Straight:
     """The function of a template, as `straight.straight`."""
     if len(results) > MOST:
         return unknown
@@ -183,7 +200,7 @@ class _Writer(Writer):
                 self.lines.append(f"r{self.register} = shown(r{a}, moved({self.constant(more)}, h{b}._layout.offset)[0])")
             self.register += 1
 
-    def _operation(self, op: Any, operands: list[Any], attrs: tuple[Any, ...], layouts: tuple[Any, ...], numbers: Sequence[int] = ()) -> None:
+    def _operation(self, op: OpDef, operands: list[Any], attrs: tuple[Any, ...], layouts: tuple[Any, ...], numbers: Sequence[int] = ()) -> None:
         view = result_of(op, attrs, layouts, CPU)
         found = routine(op, attrs, layouts, view)
         names = []
@@ -232,16 +249,16 @@ def permutation(view: Layout, whole: Layout) -> tuple[int, ...] | None:
     return tuple(order) if sorted(order) == list(range(whole.ndim)) else None
 
 
-def shown(values: Any, view: Layout) -> Any:
+def shown(values: np.ndarray[Any, Any], view: Layout) -> np.ndarray[Any, Any]:
     """A view of a whole value, told from the beginning of its memory."""
     return strided(np.ascontiguousarray(values).reshape(-1), view)
 
 
-def _array(trace: Any, t: Tensor) -> Any:
+def _array(trace: AtOnce, t: Tensor) -> np.ndarray[Any, Any]:
     return trace.array(t)
 
 
-def _made(trace: Any, value: Any, view: Layout, fresh: bool) -> Any:
+def _made(trace: AtOnce, value: Any, view: Layout, fresh: bool) -> Tensor:
     return trace.made(value, view, fresh)
 
 

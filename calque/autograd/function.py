@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from calque.autograd.assign import check_in_place, written_by
 from calque.autograd.composite import without_base
 from calque.autograd.engine import RuleNamespace, with_history
 from calque.base.errors import AutogradError, ForwardModeError, NotDense, ShapeError, how_to_pass
+from calque.base.layout import Layout
 from calque.base.text import type_name
 from calque.observe.source import user_line
+from calque.record.nodes import GradNode
 from calque.record.recorder import Trace, local
 from calque.tensor import FunctionNode, Tensor, constant, function_node, output_nodes, shadow, wrap
 
@@ -76,7 +78,7 @@ class FunctionCtx:
         self._materialize = bool(value)
 
 
-def _restored(t: Any) -> Any:
+def _restored(t: Tensor) -> Any:
     """A saved output gets its history back: it was saved without, to avoid a reference cycle."""
     if t is None or not isinstance(t._grad_fn, weakref.ref):
         return t
@@ -281,7 +283,7 @@ def _run(cls: type[Function], ctx: FunctionCtx, node: FunctionNode, count: int, 
     return tuple(_checked(g, target, node, k) for k, (g, target) in enumerate(zip(found, node.next, strict=True)))
 
 
-def _checked(g: Any, target: Any, node: FunctionNode, index: int) -> Any:
+def _checked(g: Any, target: Tensor | GradNode, node: FunctionNode, index: int) -> Any:
     """A gradient of the argument's shape; broadcast gradients are summed."""
     if g is None or target is None:
         return None
@@ -300,7 +302,7 @@ def _checked(g: Any, target: Any, node: FunctionNode, index: int) -> Any:
         ) from None
 
 
-def _target_layout(target: Any) -> Any:
+def _target_layout(target: Tensor | GradNode) -> Layout | None:
     if isinstance(target, Tensor):
         return target._layout
     if isinstance(target, FunctionNode):
@@ -322,7 +324,7 @@ def once_differentiable(function: Callable[..., Any]) -> Callable[..., Any]:
         if not before or not any(isinstance(g, Tensor) and g._requires_grad for g in grads):
             return result
 
-        def refuse(node: Any, grads: Any) -> Any:
+        def refuse(node: GradNode, grads: Sequence[Any]) -> Any:
             raise AutogradError(
                 "[once_differentiable] trying to differentiate twice a function that was marked with @once_differentiable"
             )

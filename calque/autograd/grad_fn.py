@@ -7,7 +7,7 @@ that autograd works with have no such classes, since one is made at every operat
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from calque.base.errors import DTypeError
@@ -42,8 +42,8 @@ class GradFn:
 
     __slots__ = ("__weakref__", "_metadata", "_target")
 
-    def __init__(self, target: Any) -> None:
-        self._target = target
+    def __init__(self, target: Tensor | GradNode) -> None:
+        self._target: Any = target  # both have `register_hook` from `api.py`, which stands above
         self._metadata: dict[Any, Any] | None = None
 
     def name(self) -> str:
@@ -76,7 +76,7 @@ class GradFn:
         target = self._target
         if isinstance(target, Tensor):
 
-            def after(t: Any) -> None:
+            def after(t: Tensor) -> None:
                 hook((), (t.grad,))
 
             leaf: Any = target
@@ -122,7 +122,7 @@ def shown(target: GradNode | Tensor | None) -> GradFn | None:
     return found
 
 
-def run_post_hooks(node: GradNode, gradients: Any, gradient: Any) -> Any:
+def run_post_hooks(node: GradNode, gradients: Sequence[Any], gradient: Any) -> Sequence[Any]:
     """The gradients of a node's inputs, or what a hook makes of them."""
     for hook in list((node.hooks or {}).values()):
         if hook.__class__ is PostHook:

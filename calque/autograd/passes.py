@@ -124,7 +124,7 @@ class PassDependencies(Dependencies):
             else:
                 parts.append(node.index)
 
-    def _chain(self, node: Any, numbers: dict[int, int | None]) -> None:
+    def _chain(self, node: Chain, numbers: dict[int, int | None]) -> None:
         held, parts = held_by(node), self.parts
         if held.freed or not held.intact():
             raise Unknown
@@ -138,13 +138,13 @@ class PassDependencies(Dependencies):
         for storage in held.kept.values():
             parts.append(self.cell(storage))
 
-    def _rule(self, node: Any) -> None:
+    def _rule(self, node: FunctionNode) -> None:
         parts = self.parts
         parts.append(node.outputs)
         rule, context = node.backward, node.context
         code = getattr(rule, "__code__", None)
         if code is VIEW_RULE:
-            parts.append(rule.__closure__[0].cell_contents)
+            parts.append(rule.__closure__[0].cell_contents)  # type: ignore[index]
             return
         if node.saved:
             self._check(node)
@@ -155,12 +155,12 @@ class PassDependencies(Dependencies):
             return
         if code not in COMPOSITES:
             raise Unknown
-        self.value(rule.__closure__[COMPOSITES[code]].cell_contents)
+        self.value(rule.__closure__[COMPOSITES[code]].cell_contents)  # type: ignore[index]
         self.values(context[0])
         self.values(context[2])
 
     @staticmethod
-    def _check(node: Any) -> None:
+    def _check(node: GradNode) -> None:
         """Saved values must be what they were."""
         for value, version in zip(node.saved.values(), node.versions, strict=True):
             kind = value.__class__

@@ -14,6 +14,8 @@ from typing import Any
 from calque.base.cache import Cache
 from calque.base.dtypes import get_default_dtype
 from calque.base.layout import Layout, layout
+from calque.ops.opdef import OpDef
+from calque.record.nodes import GradNode
 from calque.record.path import unknown
 from calque.record.recorder import INPUT, VIEW, VIEW_AT, WITH_OFFSET, Storage
 from calque.record.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, SHOW, UNARY, Tape, attach, moved, remembered
@@ -60,7 +62,7 @@ class RuleOperand:
 class Operands:
     """The gradient and what a node has saved."""
 
-    def __init__(self, node: Any, grad: Any, storages: list[Storage], handles: list[Any]) -> None:
+    def __init__(self, node: GradNode, grad: Tensor, storages: list[Storage], handles: list[Any]) -> None:
         self.storages = len(storages)
         self.entries: list[RuleOperand] = []
         values = [(0, grad), *(node.saved.items() if node.edge is not None and node.saved is not None else ())]
@@ -82,7 +84,7 @@ class Operands:
                 entry.exact = True
 
 
-def straight(tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...], node: Any, operands: "Operands") -> Straight:
+def straight(tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...], node: GradNode, operands: "Operands") -> Straight:
     """The function of a template: (trace, node, gradient) -> gradients of its operands, or None if the template is not for them, or some edge is
     missing."""
     if len(results) > MOST:
@@ -125,7 +127,7 @@ class Writer:
         self.constants.append(value)
         return f"k{len(self.constants) - 1}"
 
-    def guards(self, node: Any, operands: "Operands") -> None:
+    def guards(self, node: GradNode, operands: "Operands") -> None:
         """Have the operands by name, or give up if they are others than those of `node`."""
         lines, targets = self.lines, node.next
         if len(targets) == 2:
@@ -227,7 +229,7 @@ class Writer:
             else:
                 self._show(a, b, more)
 
-    def _general(self, op: Any, pattern: tuple[Any, ...], attrs: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+    def _general(self, op: OpDef, pattern: tuple[Any, ...], attrs: tuple[Any, ...], values: tuple[Any, ...]) -> None:
         sources = "".join(f"r{x}, " if x.__class__ is int else f"{self.constant(x)}, " for x in pattern)
         key = f"({self.constant(op)}, ({sources}), {self.constant(attrs)})"
         if op in WITH_OFFSET:

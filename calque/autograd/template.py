@@ -15,8 +15,9 @@ from calque.autograd.straight import AGAIN, GIVEN, MADE, NOTHING, SAME, SHOWN, W
 from calque.base.cache import Cache
 from calque.base.config import settings
 from calque.base.dtypes import get_default_dtype
+from calque.base.layout import Layout
 from calque.record.live import LIVE
-from calque.record.nodes import GradNode
+from calque.record.nodes import FunctionNode, GradNode
 from calque.record.path import unknown
 from calque.record.recorder import BACKWARD, Storage, Trace, local
 from calque.record.state import State
@@ -49,7 +50,7 @@ class Template:
     __slots__ = ("tape", "made", "results", "straight")
 
     def __init__(
-        self, mark: Beginning, gradients: Sequence[Any], node: Any, operands: Any, write: Callable[..., Straight] = straight
+        self, mark: Beginning, gradients: Sequence[Any], node: GradNode, operands: Operands, write: Callable[..., Straight] = straight
     ) -> None:
         path = mark.path()
         self.tape = Tape.read(mark)
@@ -61,7 +62,7 @@ class Template:
         self.results = tuple([self._result(g, gradients[:k], mark, slots) for k, g in enumerate(gradients)])
         self.straight = write(self.tape, self.made, self.results, node, operands)
 
-    def _result(self, g: Any, before: Sequence[Any], mark: Beginning, slots: list[int]) -> tuple[Any, ...]:
+    def _result(self, g: Tensor | None, before: Sequence[Any], mark: Beginning, slots: list[int]) -> tuple[Any, ...]:
         if g is None:
             return NOTHING, None, None, None
         for how, known in ((SAME, mark.handles), (AGAIN, before)):
@@ -84,7 +85,7 @@ class Template:
         return (MADE if g._layout is storage.layout else SHOWN), k, g._layout, seen
 
     @staticmethod
-    def _of_operand(g: Any, mark: Beginning) -> tuple[Any, ...]:
+    def _of_operand(g: Tensor, mark: Beginning) -> tuple[Any, ...]:
         """A result that shows the memory of an operand."""
         k = next(k for k, operand in enumerate(mark.storages) if operand is g._storage)
         handle, view = mark.shown(k), g._layout
@@ -95,7 +96,7 @@ class Template:
             raise Unread  # it counts other elements
         return WITHIN, k, moved((view, handle), -beginning.offset)
 
-    def append(self, node: Any, storages: list[Storage], handles: list[Any]) -> list[Any] | None:
+    def append(self, node: GradNode, storages: list[Storage], handles: list[Any]) -> list[Any] | None:
         """Record what the rule would record; None if it has to be run."""
         state = local.state
         trace = state.trace
@@ -138,7 +139,7 @@ class Template:
         return self.tape.steps, self.made, self.results
 
 
-def _given(key: list[Any], handle: Any, view: Any, storage: Storage, handles: list[Any], storages: list[Storage]) -> None:
+def _given(key: list[Any], handle: Tensor | None, view: Layout, storage: Storage, handles: list[Any], storages: list[Storage]) -> None:
     """Add an operand, and to the key what tells it from others."""
     whole = storage.layout
     if view is whole:
@@ -219,9 +220,9 @@ def primitive(node: GradNode, grad: Tensor, rule: Rule) -> Sequence[Any]:
     return _gradients(variants, key, node, grad, rule, storages, handles)
 
 
-def view(node: Any, grad: Tensor, rule: Rule) -> Sequence[Any]:
+def view(node: FunctionNode, grad: Tensor, rule: Rule) -> Sequence[Any]:
     """The gradient of what a view was taken of. `rule`: runs the node's."""
-    backward = node.backward.__closure__[0].cell_contents
+    backward = node.backward.__closure__[0].cell_contents  # type: ignore[index]
     variants = _views.get(backward)
     if variants is None:
         variants = _views.keep(backward, Variants())
@@ -235,7 +236,7 @@ def view(node: Any, grad: Tensor, rule: Rule) -> Sequence[Any]:
     return _gradients(variants, (shown, whole, get_default_dtype()), node, grad, rule, [storage], [grad])
 
 
-def _gradients(variants: Variants, key: Any, node: Any, grad: Tensor, rule: Rule, storages: list[Storage], handles: list[Any]) -> Sequence[Any]:
+def _gradients(variants: Variants, key: Any, node: GradNode, grad: Tensor, rule: Rule, storages: list[Storage], handles: list[Any]) -> Sequence[Any]:
     found = variants.get(key)
     if found.__class__ is Template:
         if settings.verify:
@@ -264,7 +265,7 @@ def _gradients(variants: Variants, key: Any, node: Any, grad: Tensor, rule: Rule
     return rule(node, grad)
 
 
-def _verified(template: Template, node: Any, grad: Tensor, rule: Rule, storages: list[Storage], handles: list[Any]) -> Sequence[Any]:
+def _verified(template: Template, node: GradNode, grad: Tensor, rule: Rule, storages: list[Storage], handles: list[Any]) -> Sequence[Any]:
     """Instead of appending (`settings.verify`): run the rule, which must record what the template says. If it does not, it depends on something that
     the key of templates leaves out, and appended gradients were wrong."""
     mark, operands = Beginning(local.state.trace, storages, handles), Operands(node, grad, storages, handles)

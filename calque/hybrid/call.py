@@ -30,6 +30,7 @@ from calque.nn.module import Module
 from calque.nn.parameter import Parameter
 from calque.observe.causes import guard_missed
 from calque.observe.source import user_line
+from calque.record.nodes import GradNode
 from calque.record.others import SECTION, Sharing, handed_over
 from calque.record.recorder import Storage, Trace, flush, local, record_from_here
 from calque.record.state import State
@@ -454,7 +455,7 @@ class Hybridized:
             if len(needed) < len(capture.storages):
                 raise Unsupported("keeps a value in a place that the guards do not reach")
             if spent:
-                ends = {id(root): Spent(root, stand_ins.nodes, tensors) for root in roots}
+                ends = {id(root): Spent(root, stand_ins.nodes, tensors) for root in roots}  # type: ignore[arg-type]
                 outcome.spent = [ends[id(root)] for root in roots]
         mark = (outcome.spec, tuple(outcome.places), tuple(outcome.grads), tuple(outcome.differentiable), tuple(outcome.views), spent)
         macro.result = outcome
@@ -518,7 +519,7 @@ def _found(place: Place | None) -> Place:
     return place
 
 
-def _is_spent(root: Any, ends: Iterable[int]) -> bool:
+def _is_spent(root: GradNode | None, ends: Iterable[int]) -> bool:
     """Whether a backward pass has used the graph already. `ends`: ids of nodes at which the call's part of it ends: what is behind them is another at
     the next call."""
     seen = set(ends)

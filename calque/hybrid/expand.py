@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from calque.base.layout import Layout
 from calque.record.live import LIVE, plain
 from calque.record.recorder import Storage
 from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, function_node, next_number, wrap
@@ -58,7 +59,7 @@ class Copy:
                 made.label, made.outputs, made.where = node.label, node.outputs, node.where
                 made.backward, made.context = self.value(node.backward), self.value(node.context)
 
-    def _target(self, target: Any) -> Any:
+    def _target(self, target: GradNode | Tensor | None) -> GradNode | Tensor | None:
         if target is None:
             return None
         found = self.ends.get(id(target))
@@ -142,7 +143,7 @@ class Copy:
         return made
 
 
-def _layout_of(leaf: Any) -> Any:
+def _layout_of(leaf: Tensor | FunctionNode) -> Layout:
     return leaf._layout if isinstance(leaf, Tensor) else leaf.outputs[0]
 
 

@@ -44,7 +44,7 @@ _NO_VIEWS: dict[int, tuple[Layout, Layout]] = {}
 _OPAQUE = (type, types.ModuleType, types.CodeType, GradNode, Edge, OpDef, Layout, str, int, float)
 
 
-def _saved(node: Any) -> list[Tensor | Storage]:
+def _saved(node: GradNode) -> list[Tensor | Storage]:
     """What a node has saved whose version it checks."""
     return [v for v in (node.saved or {}).values() if isinstance(v, (Tensor, Storage))]
 
@@ -53,13 +53,13 @@ def _memory(value: Tensor | Storage) -> Storage:
     return value._storage if isinstance(value, Tensor) else value
 
 
-def _versions(node: Any) -> list[int]:
+def _versions(node: GradNode) -> list[int]:
     """The versions that those had."""
     values = (node.saved or {}).values()
     return [version for v, version in zip(values, node.versions, strict=True) if isinstance(v, (Tensor, Storage))]
 
 
-def _is_view(node: Any) -> bool:
+def _is_view(node: GradNode) -> bool:
     return isinstance(node, FunctionNode) and node.context is None and getattr(node.backward, "__code__", None) is VIEW_RULE
 
 
@@ -244,7 +244,7 @@ class CallGraph:
             self.nodes.append(item)
             stack.extend(item.next)
 
-    def _behind(self, root: Any) -> list[Any]:
+    def _behind(self, root: GradNode) -> list[Any]:
         """The call's nodes that a gradient of this output reaches."""
         own = {id(node) for node in self.nodes}
         found, seen = [root], {id(root)}
@@ -468,7 +468,7 @@ def _overwritten(node: FunctionNode, storage: Storage, version: int) -> Autograd
 class Spent:
     """What is left of the graph behind a result whose gradient a backward pass inside the call has used: where it would go, to whom it is said."""
 
-    def __init__(self, root: Any, stand_ins: dict[int, tuple[int, Any]], tensors: list[Tensor]) -> None:
+    def __init__(self, root: GradNode, stand_ins: dict[int, tuple[int, Any]], tensors: list[Tensor]) -> None:
         self.name, self.freed, self.line = root.name(), root.freed or "the hybridized call", root.line
         outputs = (root.next[0].outputs[root.index],) if isinstance(root, OutputNode) else getattr(root, "outputs", ())
         self.layouts = outputs if root.edge is None else (root.edge.layout,)

@@ -228,7 +228,7 @@ class Guards:
         """Add what can be reached from an object."""
         if value.__class__ in (types.FunctionType, types.MethodType):
             self.reach(getattr(value, "__self__", None), depth + 1)
-            self.function(getattr(value, "__func__", value), depth)
+            self.function(getattr(value, "__func__", value), depth)  # type: ignore[arg-type]
         elif isinstance(value, Module):
             self._module(value, depth)
         elif isinstance(value, Optimizer):
@@ -254,7 +254,7 @@ class Guards:
         else:
             self._object(value, depth)
 
-    def function(self, function: Any, depth: int = 0) -> None:
+    def function(self, function: types.FunctionType, depth: int = 0) -> None:
         """Everything that the code of a Python function names."""
         wrapped = getattr(function, "__wrapped__", None)
         if wrapped is not None:
@@ -283,7 +283,7 @@ class Guards:
             self.reach(found, depth + 1)
         self._names(code, function.__globals__, depth)
 
-    def _names(self, code: Any, scope: dict[str, Any], depth: int) -> None:
+    def _names(self, code: types.CodeType, scope: dict[str, Any], depth: int) -> None:
         names = list(code.co_names)
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
@@ -406,7 +406,7 @@ class Guards:
                 entries.append((own, name, value))
                 self.reach(value, depth + 1)
 
-    def _optimizer(self, optimizer: Any, depth: int) -> None:
+    def _optimizer(self, optimizer: Optimizer, depth: int) -> None:
         """Options except the learning rate, which replays ask for; state tensors and dicts."""
         own = optimizer.__dict__
         self.always += [(own, name, own[name]) for name in ("state", "param_groups")]
@@ -580,7 +580,7 @@ def _is_error(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
-def _contents(function: Any) -> list[tuple[Any, Any]]:
+def _contents(function: types.FunctionType) -> list[tuple[Any, Any]]:
     """Cells of a closure with what they hold."""
     found = []
     for cell in function.__closure__ or ():

@@ -138,7 +138,7 @@ def _hand_back(t: Tensor, used: Tensor, before: _State) -> None:
     used._base = used._views = None
 
 
-def _hand_back_history(t: Tensor, used: Tensor, node: Any, written: bool) -> None:
+def _hand_back_history(t: Tensor, used: Tensor, node: GradNode, written: bool) -> None:
     found = used._grad_fn
     if found is not node and found.__class__ is not StandIn:  # those have told the argument
         if found is None:

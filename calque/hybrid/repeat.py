@@ -8,15 +8,17 @@ it was makes the call an ordinary replay, the twin of this one.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from calque.backend.base import Argument, Standing
 from calque.base.config import settings
 from calque.base.device import DEFAULT
 from calque.base.dtypes import get_default_dtype, int64
+from calque.base.layout import Layout
 from calque.functional.checks import Within
 from calque.hybrid.guards import PLAIN
 from calque.hybrid.outcome import Outcome, given
+from calque.hybrid.region import CallMemory
 from calque.observe import events
 from calque.record.others import LOCK
 from calque.record.path import Counters
@@ -41,12 +43,26 @@ USEFUL = 16  # repeats that pay for an attempt
 Fact = tuple[str, Any, Any]
 
 
+class Recorded(Protocol):
+    """What a repeat asks of a call that was recorded (`call.py` `Entry`)."""
+
+    fixed: list[Storage]
+    handles: list[tuple[Tensor, Storage, Layout, bool]]
+    leaves: list[Tensor]
+    uses_grads: bool
+    memory: CallMemory
+
+    def valid(self) -> bool:
+        """Whether what the function can reach is as it was."""
+
+
 class Repeat:
     """Repeats of one call. `hits`: how often it was one."""
 
-    def __init__(self, entry: Any, macro: Macro, again: Any, arguments: list[int], written: list[Storage]) -> None:
+    def __init__(self, entry: Recorded, macro: Macro, again: Any, arguments: list[int], written: list[Storage]) -> None:
         state = local.state
-        self.entry, self.macro, self.again, self.arguments = entry, macro, again, arguments
+        self.entry: Any = entry  # what stands above knows more of it
+        self.macro, self.again, self.arguments = macro, again, arguments
         self.modes = (state.grad, state.inference, state.autocast, get_default_dtype(), DEFAULT.device)
         self.written = [(storage, versions) for storage, (_, _, versions, _, _) in zip(written, macro.written, strict=True)]
         numbers = _gradients(macro)
@@ -119,7 +135,7 @@ class Interrupted:
         self.known, self.asked = known, asked
 
 
-def repeat_of(entry: Any, macro: Macro, args: tuple[Any, ...]) -> Repeat | None:
+def repeat_of(entry: Recorded, macro: Macro, args: tuple[Any, ...]) -> Repeat | None:
     """How to repeat a call that has just been replayed with these arguments, if that is possible."""
     direct, outcome = macro.start_up, macro.result
     if direct.__class__ is not Direct or macro.start is not root(macro.ending) or not _plain(macro, direct, outcome):
@@ -186,7 +202,7 @@ def _state_facts(storage: Storage, written: bool) -> list[Fact]:
     return rows
 
 
-def _gradient_facts(entry: Any, outcome: Outcome) -> tuple[list[Fact], Any]:
+def _gradient_facts(entry: Recorded, outcome: Outcome) -> tuple[list[Fact], Any]:
     """What the gradients of the leaves have to be like, and their arrays by number; None for those if one is not what a replay leaves."""
     rows: list[Fact] = []
     arrays: dict[int, Any] = {}
@@ -212,7 +228,7 @@ def _gradient_facts(entry: Any, outcome: Outcome) -> tuple[list[Fact], Any]:
     return rows, arrays
 
 
-def _handle_facts(grad: Tensor, storage: Storage, view: Any) -> list[Fact]:
+def _handle_facts(grad: Tensor, storage: Storage, view: Layout) -> list[Fact]:
     bare = dict.fromkeys(("_grad_fn", "_grad", "_base", "_views", "_cache", "_hooks"))
     return [
         ("references", grad, 1), ("kind", grad, None), ("unseen", grad, None), ("bare", grad, None),
@@ -233,7 +249,7 @@ def _value_facts(storage: Storage, buffer: Buffer, array: Any, value: Any, shari
 
 
 def _made(
-    entry: Any, macro: Macro, args: tuple[Any, ...], tensors: list[int], storages: list[Storage], rows: list[Fact], grads: dict[int, Any]
+    entry: Recorded, macro: Macro, args: tuple[Any, ...], tensors: list[int], storages: list[Storage], rows: list[Fact], grads: dict[int, Any]
 ) -> Repeat | None:
     """The repeat, with what the backend makes of it."""
     direct, few = macro.start_up, len(tensors)

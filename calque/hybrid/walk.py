@@ -15,7 +15,7 @@ from calque.record.others import LOCK, foreign_buffer
 from calque.record.recorder import Storage, Trace, flush, local, record_from_here
 from calque.record.trie import root
 from calque.replay.capture import Script
-from calque.replay.macro import Macro, key_of
+from calque.replay.macro import Macro, Test, key_of
 from calque.report.losses import watch_value
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import raise_pending
@@ -99,12 +99,12 @@ class Walk:
             return False
         return True
 
-    def _look(self, test: Any) -> tuple[Any, Any]:
+    def _look(self, test: Test) -> tuple[Any, Any]:
         """What a test gives: (value, key of the branch)."""
         decision = test.decision
         if decision is not None:
-            return None, key_of(decision.function(*[self.known[a[1]] if a.__class__ is tuple else a for a in decision.arguments]))
-        value = test.convert(strided(self.cells[test.cell].buffer.readable(), test.view))
+            return None, key_of(decision.function(*[self.known[a[1]] if a.__class__ is tuple else a for a in decision.arguments]))  # type: ignore[union-attr]
+        value = test.convert(strided(self.cells[test.cell].buffer.readable(), test.view))  # type: ignore[arg-type]
         raise_pending()
         if test.loss:
             watch_value(value, test.loss)

@@ -114,7 +114,7 @@ def flush_lines() -> dict[tuple[str, str], int]:
     return found
 
 
-def guard_missed(trace: Any) -> None:
+def guard_missed(trace: object) -> None:
     """A hybridized function found that what it depends on has changed; what it records now is `trace`."""
     Causes.guard_misses += 1
     Causes.missed_in = trace
@@ -128,7 +128,7 @@ def often(structure: bytes, times: int) -> bool:
         return count[0] > times  # type: ignore[no-any-return]
 
 
-def cause_of(program: Program, trace: Any = None) -> str:
+def cause_of(program: Program, trace: object = None) -> str:
     """Why there is no program for this yet (see `Compilation`); remembers it for the next ones."""
     nodes = program.nodes
     structure = hash(tuple([(n.op.name, n.inputs) for n in nodes]))

@@ -66,7 +66,7 @@ def per_group(owner: str, name: str, optimizer: Optimizer, value: Any) -> list[A
     return [own(one) for one in value]
 
 
-def require_entries(schedule: Any, state_dict: Any, *names: str) -> None:
+def require_entries(schedule: object, state_dict: Any, *names: str) -> None:
     """Raise unless a state dict holds what this kind of schedule saves."""
     missing = [name for name in names if name not in state_dict]
     if missing:

@@ -12,8 +12,8 @@ from calque.autograd.host import on_host, slices
 from calque.autograd.transform import tree
 from calque.autograd.transform.frame import COPY, Frame, functional, is_tensor, on_level, overwritten, seen, shows_all, without_history
 from calque.autograd.transform.history import History
-from calque.base.dtypes import int64
-from calque.base.errors import ArgumentError, AutogradError, BatchError, OutOfRangeError
+from calque.base.dtypes import DType, int64
+from calque.base.errors import ArgumentError, AutogradError, BatchError, OutOfRangeError, ShapeError
 from calque.base.layout import Layout, dense_layout
 from calque.base.shapes import Shape
 from calque.base.text import shown
@@ -77,7 +77,7 @@ class BatchFrame(Frame):
             value = self.below(functional().reshape, value, (self.size, *view.shape))
         return self.histories.attached(value, t) if made_here else value
 
-    def leave(self, t: Any, dim: int | None) -> Tensor:
+    def leave(self, t: Tensor, dim: int | None) -> Tensor:
         """What `vmap` returns for a result, with the slices at `dim`."""
         if not self.mine(t):
             if dim is None:
@@ -211,7 +211,7 @@ class BatchFrame(Frame):
         found = self.below(on_host, op, every, lowered, [(self.size, *shape) for shape in shapes])
         return [slices(a, self) for a in found]
 
-    def host_values(self, shape: Shape, dtype: Any, values: Callable[[], Any], random: bool = False) -> Tensor:
+    def host_values(self, shape: Shape, dtype: DType, values: Callable[[], Any], random: bool = False) -> Tensor:
         if random:
             self._require_randomness()
         if not random or self.randomness == "same":
@@ -237,7 +237,7 @@ class BatchFrame(Frame):
         whole = (self.size, *shape)
         return self.lifted(self.below(lambda: on_level(whole, dtype, every, random)))
 
-    def uploaded(self, values: Any, dtype: Any) -> Tensor:
+    def uploaded(self, values: Any, dtype: DType) -> Tensor:
         """What `on_host` has computed, as a value of this frame."""
         inner = values.view(np.ndarray)
         if values.under is not None:

@@ -12,6 +12,7 @@ from calque.autograd.host import Whole, on_host
 from calque.autograd.modes import enable_grad
 from calque.autograd.transform import tree
 from calque.autograd.transform.frame import COPY, Frame, dense_of, functional, is_tensor, overwritten, own_value, seen, shows_all
+from calque.base.dtypes import DType
 from calque.base.errors import DTypeError, ForwardModeError, ShapeError
 from calque.base.layout import Layout, dense_layout
 from calque.base.shapes import Shape
@@ -47,7 +48,7 @@ class Context:
         found = self.operands[position]
         return () if found.__class__ is tuple else tuple(found._layout.shape)
 
-    def dtype(self, position: int) -> Any:
+    def dtype(self, position: int) -> DType:
         """dtype of operand `position`."""
         found = self.operands[position]
         return found[1] if found.__class__ is tuple else found._layout.dtype

@@ -13,11 +13,13 @@ from typing import Any
 from weakref import ref
 
 from calque.autograd.engine import RuleNamespace
+from calque.base.dtypes import DType
 from calque.base.errors import AutogradError
 from calque.base.layout import Layout, dense_layout
 from calque.base.shapes import Shape
 from calque.ops.opdef import OpDef, get
 from calque.record import recorder
+from calque.record.nodes import FunctionNode
 from calque.record.path import Edge
 from calque.record.recorder import Storage, local, recording_line
 from calque.tensor import TENSOR_TYPES, Tensor, attach_node, record, slot_of, sub_layout, upload, wrap
@@ -33,7 +35,7 @@ class FrameEdge(Edge):
 
     __slots__ = ("frame", "below")
 
-    def __init__(self, frame: Any, op: OpDef, attrs: tuple[Any, ...], value: Layout, layouts: tuple[Any, ...], below: Any = None) -> None:
+    def __init__(self, frame: Frame, op: OpDef, attrs: tuple[Any, ...], value: Layout, layouts: tuple[Any, ...], below: Any = None) -> None:
         super().__init__(None, op, (), attrs, value, recording_line())
         self.input_layouts, self.frame, self.below = layouts, frame, below
 
@@ -110,7 +112,7 @@ class Frame:
         """An operand of a function with a gradient of its own; see the frame of exports."""
         return x
 
-    def as_written(self, t: Any, value: Any, differentiable: bool) -> Any:
+    def as_written(self, t: Tensor, value: Any, differentiable: bool) -> Any:
         """What is written to `t` in place; see the frame of exports."""
         return value
 
@@ -140,7 +142,7 @@ class Frame:
         """The buffer of a value of this frame."""
         raise NotImplementedError
 
-    def custom(self, function: Any, args: tuple[Any, ...]) -> Any:
+    def custom(self, function: type[Any], args: tuple[Any, ...]) -> Any:
         """The outputs of a function of the user's (`autograd.Function`) that says itself what this transform makes of it; else None."""
         return None
 
@@ -159,7 +161,7 @@ class Frame:
             return self.below(repr, t)  # type: ignore[no-any-return]
         return f"<{self.name}: {tuple(t._layout.shape)} of {self.below(repr, self.unwrapped(t))}>"
 
-    def host_values(self, shape: Shape, dtype: Any, values: Callable[[], Any], random: bool = False) -> Tensor:
+    def host_values(self, shape: Shape, dtype: DType, values: Callable[[], Any], random: bool = False) -> Tensor:
         """As `functional.placing.host_values`."""
         if random and self.outer.transforms:  # which may want other numbers for each of its slices
             return self.below(on_level, shape, dtype, lambda: self.again(values), random)  # type: ignore[no-any-return]
@@ -178,7 +180,7 @@ class Frame:
         """The result of a function of `inputs` whose gradient has a formula of its own; `straight`: which is not its derivative."""
         return out
 
-    def saving(self, node: Any) -> None:
+    def saving(self, node: FunctionNode) -> None:
         """A node with a formula has saved what it needs."""
 
     def unwrapped(self, t: Tensor) -> Tensor:

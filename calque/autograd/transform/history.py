@@ -8,6 +8,7 @@ whose rule goes back into the frame and asks that formula for all slices at once
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from calque.autograd.transform.frame import FrameEdge, functional
@@ -23,14 +24,14 @@ class Entered(FunctionNode):
     __slots__ = ()
 
 
-def _not_there(node: Any, grads: Any) -> Any:
+def _not_there(node: GradNode, grads: Sequence[Any]) -> Any:
     raise BatchError(
         "[vmap] expected gradients inside vmap to be asked for by calque.func or autograd.grad, got a backward pass that leads out of vmap; "
         "call backward() on what vmap returns"
     )
 
 
-def _is_view(node: Any) -> bool:
+def _is_view(node: GradNode) -> bool:
     rule = getattr(node, "backward", None)
     return getattr(rule, "__code__", None) is VIEW_RULE
 
@@ -84,7 +85,7 @@ class History:
     def _batched(self, view: Layout) -> Layout:
         return dense_layout((self.frame.size, *view.shape), view.dtype, view.device)
 
-    def target(self, target: Any) -> tuple[Any, bool]:
+    def target(self, target: GradNode | Tensor | None) -> tuple[Any, bool]:
         """(where a gradient goes below, whether that is a value of every slice)."""
         if target is None:
             return None, False
@@ -107,7 +108,7 @@ class History:
         self.entries[node] = batch._grad_fn or batch
         return node  # type: ignore[no-any-return]
 
-    def _apply(self, node: Any, mapped: list[bool], grads: list[Any]) -> tuple[Any, ...]:
+    def _apply(self, node: FunctionNode, mapped: list[bool], grads: list[Any]) -> tuple[Any, ...]:
         """The formula of `node` for all slices."""
         frame = self.frame
 

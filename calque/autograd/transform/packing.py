@@ -35,7 +35,7 @@ class Packed:
 
     __slots__ = ("unpack", "held", "view", "target")
 
-    def __init__(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Any], t: Tensor, target: Any) -> None:
+    def __init__(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Any], t: Tensor, target: Tensor | GradNode | None) -> None:
         """`target`: where the gradient of `t` goes, or None."""
         shown: Tensor = wrap(t._storage, t._layout)
         version = t._storage.version
@@ -206,13 +206,13 @@ class Packing(Frame):
     def mine(self, x: Any) -> bool:
         return False
 
-    def packed(self, t: Any, target: Any) -> Any:
+    def packed(self, t: Any, target: Tensor | GradNode | None) -> Any:
         """What is kept in the place of a saved tensor."""
         if not self.hooks or not isinstance(t, Tensor):
             return t
         return self.below(self._packed, t, target)
 
-    def _packed(self, t: Tensor, target: Any) -> Packed:
+    def _packed(self, t: Tensor, target: Tensor | GradNode | None) -> Packed:
         local.state.grad = False  # `below` gives it back
         hooks = self.hooks[-1]
         return Packed(hooks.pack, hooks.unpack, t, target)
