@@ -6,9 +6,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from calque.base.errors import ArgumentError, DTypeError, how_to_pass
+from calque.base.errors import ArgumentError, DTypeError, NotDense, how_to_pass
 from calque.base.text import clipped, described, shown, type_name
 from calque.functional.common import is_tensor
+from calque.functional.subclasses import ask, overriding
 from calque.nn import state
 from calque.nn.context import annotate
 from calque.nn.convert import Conversions
@@ -90,6 +91,9 @@ class Module(Conversions):
                 return self._call_with_hooks(args, kwargs)
             return self.forward(*args, **kwargs)
         except Exception as error:
+            if isinstance(error, NotDense) and type(self).__module__.startswith("calque."):  # a layer that looks at layouts first
+                if found := overriding((*args, *kwargs.values())):
+                    return ask(self.forward, found, args, kwargs)
             meant = annotate(self, error, args, kwargs)
             if meant is not error:
                 raise meant from meant.__cause__

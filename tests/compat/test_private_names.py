@@ -67,6 +67,12 @@ for tensors in ((torch.ones(2, requires_grad=True) * 2, second), (torch.ones(2),
     except RuntimeError:
         continue
     assert False
+from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
+held = torch.nn.Sequential(torch.nn.Linear(1, 1)).state_dict()
+consume_prefix_in_state_dict_if_present(held, "0.")
+assert list(held) == ["weight", "bias"] and list(held._metadata) == [""]
+consume_prefix_in_state_dict_if_present(held, "none.")
+assert list(held) == ["weight", "bias"]
 memory = torch.ones(3).storage()
 assert isinstance(memory, torch.TypedStorage) and not isinstance(memory, torch.UntypedStorage) and isinstance(memory.untyped(), torch.UntypedStorage)
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import operator
 from typing import Any
 
@@ -184,3 +186,33 @@ def test_objects_that_have_every_attribute_are_asked_as_well() -> None:
     x = Everything()
     for call, function in ((lambda: calque.tensordot(calque.ones(2, 2), x, 1), calque.tensordot), (lambda: calque.add(x, 1, alpha=2), calque.add)):
         assert call()[0] is function
+
+
+class Counted(calque.Tensor):
+    asked: list[str] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.asked.append(getattr(func, "__name__", ""))
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+@pytest.mark.parametrize("make", [
+    lambda nn: (nn.BatchNorm1d(3), (4, 3)), lambda nn: (nn.BatchNorm2d(3).eval(), (2, 3, 4, 4)), lambda nn: (nn.InstanceNorm1d(3), (2, 3, 4)),
+    lambda nn: (nn.LSTM(3, 2), (5, 2, 3)), lambda nn: (nn.GRUCell(3, 2), (4, 3)), lambda nn: (nn.Flatten(), (2, 3, 4)),
+    lambda nn: (nn.Sequential(nn.Conv1d(3, 2, 1), nn.BatchNorm1d(2), nn.ReLU()), (2, 3, 4)),
+])  # fmt: skip
+def test_layers_take_objects_of_a_class_with_a_protocol(make: Any) -> None:
+    layer, shape = make(calque.nn)
+    twin = copy.deepcopy(layer)
+    x = calque.arange(float(math.prod(shape))).reshape(shape).cos()
+    Counted.asked.clear()
+    found, wanted = layer(x.as_subclass(Counted)), twin(x)
+    found, wanted = (found[0], wanted[0]) if isinstance(wanted, tuple) else (found, wanted)
+    assert type(found) is Counted and Counted.asked and type(wanted) is calque.Tensor
+    assert found.tolist() == wanted.tolist()
+    assert [b.tolist() for b in layer.buffers()] == [b.tolist() for b in twin.buffers()]
+    if found.grad_fn is not None:
+        found.sum().backward()
+        wanted.sum().backward()
+        assert [p.grad.tolist() for p in layer.parameters()] == [p.grad.tolist() for p in twin.parameters()]
