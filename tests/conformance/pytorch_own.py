@@ -82,7 +82,7 @@ def soften(text: str) -> str:
             wanted = alias.name + (f" as {alias.asname}" if alias.asname else "")
             bound = alias.asname or (alias.name if isinstance(node, ast.ImportFrom) else "")
             made += ["try:", f"    {f'from {node.module} ' if isinstance(node, ast.ImportFrom) else ''}import {wanted}", "except ImportError:"]
-            made += [f"    {bound} = {INSTEAD.get(bound, 'None' if bound.startswith('Test') else MOCK)}" if bound else "    pass"]
+            made += [f"    {bound} = {INSTEAD.get(bound, 'None' if 'Test' in bound else MOCK)}" if bound else "    pass"]
         lines[node.lineno - 1 : node.end_lineno] = made
     return "\n".join(lines)
 
