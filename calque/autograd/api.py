@@ -21,7 +21,7 @@ from calque.record.others import SECTION, handed_over
 from calque.record.path import Edge
 from calque.record.recorder import flush, local
 from calque.record.versions import Silent, version_of
-from calque.replay.capture import Changes
+from calque.replay.capture import Changes, abort
 from calque.replay.effects import gradients_matter
 from calque.report.history import watch_root
 from calque.report.losses import watch_loss
@@ -507,6 +507,11 @@ def _output_number(self: Tensor) -> int:
     return node.index if isinstance(node, OutputNode) else 0
 
 
+def _version(self: Tensor) -> int:
+    abort("asks how often a tensor was written to")  # a replay would give the number of the call that was recorded
+    return version_of(self._storage)
+
+
 def _attach() -> None:
     attributes: dict[str, Any] = {
         "backward": _backward_method,
@@ -528,7 +533,7 @@ def _attach() -> None:
         "register_post_accumulate_grad_hook": register_post_accumulate_grad_hook,
         "data": property(_get_data, _set_data, doc="The same values without autograd history; writes to it are not tracked."),
         "output_nr": property(_output_number, doc="Position among the outputs of its grad_fn."),
-        "_version": property(lambda self: version_of(self._storage), doc="Number of in-place writes to its memory, other than through `.data`."),
+        "_version": property(_version, doc="Number of in-place writes to its memory, other than through `.data`."),
     }
     for name, value in attributes.items():
         setattr(Tensor, name, value)

@@ -20,7 +20,7 @@ from calque.base.errors import NotDense
 from calque.hybrid.gradients import Gradients
 from calque.hybrid.graph import CallGraph, Spent, Unsupported
 from calque.hybrid.guards import Guards, Refused
-from calque.hybrid.handles import DATA, LEAF, StandIns, differences, state_of_handle, views_among
+from calque.hybrid.handles import DATA, LEAF, StandIns, differences, noted, state_of_handle, views_among
 from calque.hybrid.outcome import Outcome, given
 from calque.hybrid.region import MISSES, CallMemory, Place, handle, place_of, watched
 from calque.hybrid.repeat import FIRST, LAST, MISSED, USEFUL, Interrupted, Repeat, repeat_of
@@ -51,6 +51,7 @@ CHANGES = 4  # calls that change what they depend on
 FEW = 4  # operations, views and inputs that code of the library records in less time than a replay takes
 _KEYWORDS = object()
 LATE: Any = object()
+_NOTED = "is given a tensor with an attribute of its own"
 _SHORT = "records so little that it is quicker as written"
 
 
@@ -239,6 +240,8 @@ class Hybridized:
         memory = entry.memory
         if memory.refused:
             return self._as_written(args, kwargs, memory.refused)
+        if entry.guards.asks and noted(tensors):
+            return self._as_written(args, kwargs, _NOTED)
         result: Any = LATE
         if memory.writes is False:
             result = self._again(key, entry, tensors, args, kwargs, False)
@@ -268,7 +271,7 @@ class Hybridized:
         if macro.result is None or macro.fresh:
             return self._walk(key, entry, macro, cells, place, tensors, args, kwargs, alone)
         result = _replayed(entry, macro, cells, tensors)
-        if macro.start_up:
+        if macro.start_up and not entry.guards.asks:
             self._look_for_repeat(key, entry, place, macro, args, kwargs)
         return result
 
@@ -388,6 +391,8 @@ class Hybridized:
             changed, handles = lent.give_back(), stand_ins.hand_back()
         if changed:
             capture.abort("changes a list or dict that it is given")
+        if noted(stand_ins.used):
+            capture.abort(_NOTED)
         if modes != _modes():
             capture.abort("changes a mode or the default dtype")
         Counts.recordings += 1
@@ -484,6 +489,8 @@ class Hybridized:
         own = {id(t): ("argument", k) for k, t in enumerate(stand_ins.used)}
         own |= {id(t): ("reached", k) for k, (t, *_) in enumerate(entry.handles)}
         spec = describe(result, outputs, own)
+        if noted(outputs):
+            raise Unsupported("puts an attribute on a tensor that it returns")
         views = views_among(outputs, stand_ins.tensors, [t for t, *_ in entry.handles])
         places = [_found(place_of(t, capture.storages, cells)) for t in outputs]
         grads = [

@@ -19,11 +19,12 @@ import sys
 import threading
 import types
 from operator import attrgetter, is_, itemgetter, methodcaller
-from pathlib import Path
 from typing import Any
 
 from calque.base.device import Device
 from calque.base.dtypes import DType
+from calque.hybrid.handles import NOT_NOTES
+from calque.hybrid.origin import MADE, foreign, foreign_class, is_error, of_calque, slots, unnamed, user_class
 from calque.nn.functional.current import looked_up
 from calque.nn.module import Module
 from calque.observe.source import inside_package
@@ -37,22 +38,22 @@ _RATES, _MOMENTA = ("lr", "initial_lr"), ("momentum", "betas")  # options of opt
 _LIMIT = 20_000  # values; what reaches more runs as it is written
 _DEPTH = 60
 _MISSING: Any = object()
-_LIBRARY = str(Path(types.__file__).parent)
-_IMPURE_MODULES = {"random", "time", "datetime", "secrets", "uuid", "os", "socket", "threading", "subprocess", "shutil", "tempfile", "logging"}
+_IMPURE_MODULES = {"random", "time", "datetime", "secrets", "uuid", "os", "socket", "threading", "subprocess", "shutil", "tempfile", "logging", "gc"}
+_OF_PROCESS = {
+    "initial_seed", "stats", "get_num_threads", "get_float32_matmul_precision", "get_autocast_dtype", "is_anomaly_enabled",
+    "is_anomaly_check_nan_enabled", "are_deterministic_algorithms_enabled", "is_deterministic_algorithms_warn_only_enabled", "memory_allocated",
+    "max_memory_allocated", "memory_reserved", "memory_stats", "memory_summary",
+}  # fmt: skip
+_OF_INTERPRETER = {"getrefcount", "_getframe", "getrecursionlimit", "getswitchinterval", "exc_info", "modules", "argv", "stdout", "stderr", "stdin"}
 _IMPURE_BUILTINS = {"print", "input", "open", "next", "exec", "eval", "globals", "locals", "vars", "breakpoint", "id"}
-_CALLED = (
-    "forward", "__call__", "__getattr__", "__getattribute__", "__getitem__", "__setitem__", "__len__", "__iter__", "__contains__", "__enter__",
-    "__exit__", "__bool__", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__matmul__", "__neg__", "__eq__",
-    "__lt__", "__gt__", "__float__", "__int__", "backward", "setup_context",
-    "hybrid_forward", "update_group",
-)  # fmt: skip
+_ASKING = {"getattr", "hasattr", "vars", "__dict__", "AttributeError", "Exception", "BaseException"}
+_CALLED = ("forward", "backward", "setup_context", "hybrid_forward", "update_group")
 _EXACT_BUILTINS = {
     "abs", "all", "any", "bool", "callable", "classmethod", "dict", "divmod", "enumerate", "filter", "float", "format", "frozenset", "getattr",
     "hasattr", "int", "isinstance", "issubclass", "iter", "len", "list", "map", "max", "min", "object", "pow", "property", "range", "repr",
     "reversed", "round", "set", "setattr", "slice", "sorted", "staticmethod", "str", "sum", "super", "tuple", "zip", "Ellipsis", "NotImplemented",
     "__build_class__", "__name__", "__debug__",
 }  # fmt: skip
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _TRANSPARENT = (  # objects without state that could change
     types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType,
     types.GetSetDescriptorType, types.MemberDescriptorType, types.CodeType, types.GenericAlias, types.UnionType, types.NotImplementedType, property,
@@ -63,7 +64,6 @@ _LOCKS = (
     type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event, threading.Semaphore, threading.Barrier, queue.Queue,
 )  # fmt: skip
 _TRANSPARENT_MODULES = {"datetime", "decimal", "fractions", "pathlib", "typing", "zoneinfo"}
-_MADE = ("__init__", "__new__", "__post_init__", "__init_subclass__")
 
 
 class Refused(Exception):
@@ -94,7 +94,9 @@ class Guards:
         self._changing: set[str] = set()  # attributes that replays change
         self._own: list[tuple[Any, Any, Any]] = []  # attributes of the user's modules
         self._rates: list[dict[str, Any]] = []  # groups of optimizers
+        self._options: list[dict[str, Any]] = []  # and their defaults
         self._seen: dict[Any, Any] = {}
+        self.asks = False  # whether code may find out that a tensor has an attribute
         self._named: set[str] = set(_CALLED)  # attributes that code names
         self._classes: list[tuple[Any, Any, set[str]]] = []  # user's classes: attributes, those that an instance uses unasked, done
 
@@ -184,17 +186,20 @@ class Guards:
         while size != len(self._seen) + len(self._named):  # code names methods, which name others
             size = len(self._seen) + len(self._named)
             for attributes, unasked, done in list(self._classes):
-                for name in [n for n in attributes if n not in done and (n in self._named or n in unasked)]:
+                for name in [n for n in attributes if n not in done and (n in self._named or n in unasked or unnamed(attributes, n, self._named))]:
                     done.add(name)
                     self._attribute(attributes, name)
         for entry in self._own:  # what code names may be written past `__setattr__`
             (self.always if entry[1] in self._named else self.modules).append(entry)
         if self._locks():
             raise Refused("takes a lock or waits for another thread")
+        self.asks = not self._named.isdisjoint(_ASKING)
         self.objects = bool(self.copies or self.orders or self.slots or self.kinds)
         read = self._changing & self._named
         if read:
             raise Refused(f"reads {min(read)}, which replays change")
+        for defaults in self._options if "defaults" in self._named else ():
+            self.always += [(defaults, name, value) for name, value in defaults.items()]
         for group in self._rates if self._named & {*_RATES, *_MOMENTA} else ():
             self.always += [(group, name, group[name]) for name in _RATES + _MOMENTA if name in group]
 
@@ -219,13 +224,24 @@ class Guards:
         self._seen[id(value)] = value
         if kind in TENSOR_TYPES:
             self.tensors.append(value)
+            self._tensor(value, depth)
         elif isinstance(value, Tensor):
             raise Refused(f"reaches a {kind.__name__}, whose parts are not followed")
         else:
             self._inside(value, depth)
 
+    def _tensor(self, value: Tensor, depth: int) -> None:
+        """The attributes that somebody has put on a tensor."""
+        held = value.__dict__
+        self.sizes.append((held, len(held)))
+        for name in held.keys() - NOT_NOTES:
+            self.always.append((held, name, held[name]))
+            self.reach(held[name], depth + 1)
+
     def _inside(self, value: Any, depth: int) -> None:
         """Add what can be reached from an object."""
+        if isinstance(value, (list, tuple, dict, collections.deque)) and user_class(type(value)):
+            self._kind(value)
         if value.__class__ in (types.FunctionType, types.MethodType):
             self.reach(getattr(value, "__self__", None), depth + 1)
             self.function(getattr(value, "__func__", value), depth)  # type: ignore[arg-type]
@@ -262,7 +278,8 @@ class Guards:
         code = function.__code__
         if (function.__module__ or "").split(".")[0] in _IMPURE_MODULES:
             raise Refused(f"calls {function.__name__}() of the module {function.__module__!r}")
-        if _foreign(code.co_filename):
+        if foreign(code.co_filename):
+            self._asks(function)
             if not inside_package(code.co_filename) and not code.co_filename.startswith("<"):
                 self._unknown(f"calls {function.__qualname__}")
                 return
@@ -295,6 +312,9 @@ class Guards:
         instructions = list(dis.get_instructions(code))
         if any(isinstance(c, (str, tuple)) and "%" in str(c) for c in code.co_consts) and any(i.argrepr in ("%", "%=") for i in instructions):
             self._unknown("formats with %")
+            self._named.add("format")
+        if any(i.opname.startswith("FORMAT_") for i in instructions):  # f-strings
+            self._named.add("format")
         for name in {i.argval for i in instructions if i.opname == "IMPORT_NAME"}:
             found = sys.modules.get(name)
             if found is None:
@@ -305,7 +325,7 @@ class Guards:
                 self._global(scope, name, names, depth)
             elif name in _IMPURE_BUILTINS and hasattr(builtins, name):
                 raise Refused(f"calls {name}()")
-            elif name not in _EXACT_BUILTINS and not _is_error(getattr(builtins, name, None)):
+            elif name not in _EXACT_BUILTINS and not is_error(getattr(builtins, name, None)):
                 self._unknown(f"calls {name}()")
 
     def _unknown(self, reason: str) -> None:
@@ -314,7 +334,7 @@ class Guards:
 
     def _library(self, module: types.ModuleType) -> None:
         file = getattr(module, "__file__", None)
-        if file is None or (_foreign(file) and not inside_package(file)):
+        if file is None or (foreign(file) and not inside_package(file)):
             self._unknown(f"uses the module {module.__name__!r}")
 
     def _global(self, scope: dict[str, Any], name: str, names: list[str], depth: int) -> None:
@@ -334,16 +354,20 @@ class Guards:
             raise Refused(f"uses the module {module.__name__!r}")
         if root == "numpy" and "random" in names:
             raise Refused("uses the random numbers of NumPy")
+        if root == "sys" and not _OF_INTERPRETER.isdisjoint(names):
+            raise Refused("asks the interpreter for frames, references or limits")
         self._library(module)
         if (id(module), id(names)) in self._seen:
             return
         self._seen[id(module), id(names)] = (module, names)
         file = getattr(module, "__file__", None)
-        foreign = file is None or _foreign(file)
+        own = file is not None and not foreign(file)
         space = module.__dict__
+        if own and "__getattr__" in space:
+            self._global(space, "__getattr__", names, depth + 1)
         for name in filter(space.__contains__, names):
             value = space[name]
-            if not foreign:
+            if own:
                 self._global(space, name, names, depth + 1)
             elif not name.startswith("__"):  # trusted to depend on arguments alone, but somebody may put another one there
                 self._entry(space, name, value, depth)
@@ -355,8 +379,14 @@ class Guards:
         if (id(space), name) not in self._seen:
             self._seen[id(space), name] = value
             self.always.append((space, name, value))
-            if isinstance(value, types.FunctionType) and not _foreign(value.__code__.co_filename):
+            self._asks(value)
+            if isinstance(value, types.FunctionType) and not foreign(value.__code__.co_filename):
                 self.reach(value, depth + 1)
+
+    def _asks(self, value: Any) -> None:
+        """Functions of ours that tell how the process stands do not depend on their arguments alone."""
+        if getattr(value, "__name__", None) in _OF_PROCESS and (getattr(value, "__module__", None) or "").split(".")[0] == "calque":
+            raise Refused(f"calls {value.__name__}(), which tells how the process stands")
 
     def _mapping(self, mapping: Any, depth: int, entries: list[tuple[Any, Any, Any]], sizes: list[tuple[Any, int]]) -> None:
         sizes.append((mapping, len(mapping)))
@@ -369,12 +399,15 @@ class Guards:
         root = kind.__module__.split(".")[0]
         if made and root in _IMPURE_MODULES:
             raise Refused(f"uses {kind.__name__} of the module {kind.__module__!r}")
-        known = kind.__name__ in _EXACT_BUILTINS or _is_error(kind) if root == "builtins" else _of_calque(kind)
-        if not known and root != "__main__" and _foreign(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<frozen"):
+        known = kind.__name__ in _EXACT_BUILTINS or is_error(kind) if root == "builtins" else of_calque(kind)
+        if not known and root != "__main__" and foreign(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<frozen"):
             self._unknown(f"reaches a {root}.{kind.__name__}")
         for base in kind.__mro__:
-            if not _foreign_class(base):
-                self._classes.append((vars(base), _MADE if made else (), set()))
+            if not foreign_class(base):
+                layer = not made and issubclass(kind, (Module, Optimizer))  # hardly made anew from one that exists
+                self._classes.append((vars(base), MADE if made else (), set(MADE) if layer else set()))
+        if user_class(type(kind)):
+            self._kind(kind)
 
     def _attribute(self, attributes: Any, name: str) -> None:
         """An attribute of a class that code names."""
@@ -411,6 +444,7 @@ class Guards:
         own = optimizer.__dict__
         self.always += [(own, name, own[name]) for name in ("state", "param_groups")]
         self._kind(optimizer)
+        self._options.append(own["defaults"])
         self.items.append((optimizer.param_groups, tuple(optimizer.param_groups)))
         for group in optimizer.param_groups:
             numbers = _RATES + _MOMENTA if cycles(group) else _RATES
@@ -458,7 +492,7 @@ class Guards:
             raise Refused("reaches state of a thread (threading.local)")
         self._kind(value)
         kind = type(value)
-        if not (self._attributes(value, depth) or isinstance(value, _TRANSPARENT) or _of_calque(kind) or _user_class(kind)):
+        if not (self._attributes(value, depth) or isinstance(value, _TRANSPARENT) or of_calque(kind) or user_class(kind)):
             if kind.__module__.split(".")[0] not in _TRANSPARENT_MODULES:
                 raise Refused(f"reaches a {kind.__module__}.{kind.__qualname__}, whose state cannot be compared")
 
@@ -479,7 +513,7 @@ class Guards:
                 self.kinds.append((value, type(value)))
                 self._mapping(attributes, depth, self.always, self.sizes)
             known = True
-        for name in _slots(type(value)):
+        for name in slots(type(value)):
             found = getattr(value, name, _MISSING)
             self.slots.append((value, name, found))
             self.reach(found, depth + 1)
@@ -540,44 +574,9 @@ class _Quick:
         return True
 
 
-def _of_calque(kind: type) -> bool:
-    return kind.__module__.split(".")[0] == "calque" or kind in TENSOR_TYPES
 
 
-def _foreign_class(kind: type) -> bool:
-    """Whether a class is of the interpreter, the standard library, NumPy or Calque."""
-    module = sys.modules.get(kind.__module__)
-    if module is None or kind.__module__ == "__main__":  # None: code that runs in a dict (`exec`), or a module that was not registered
-        return False
-    file = getattr(module, "__file__", None)
-    if file is not None:
-        return _foreign(file)
-    if getattr(getattr(module, "__spec__", None), "origin", None) not in ("built-in", "frozen"):
-        return False
-    named_by_default = kind.__module__ == "builtins" and kind.__flags__ & _HEAP_TYPE  # the dict has no `__name__`
-    return not named_by_default or getattr(builtins, kind.__name__, None) is kind
 
-
-def _user_class(kind: type) -> bool:
-    """Whether a class is made by a class statement outside those."""
-    if not kind.__flags__ & _HEAP_TYPE or _foreign_class(kind):
-        return False
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return file is None or kind.__module__ == "__main__" or file.endswith(".py")
-
-
-def _slots(kind: type) -> list[str]:
-    """Attributes that instances of the user's class keep outside `__dict__`."""
-    found: list[str] = []
-    for base in kind.__mro__:
-        if _user_class(base):
-            names = base.__dict__.get("__slots__", ())
-            found += [names] if isinstance(names, str) else list(names)
-    return [name for name in found if name not in ("__dict__", "__weakref__")]
-
-
-def _is_error(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
 def _contents(function: types.FunctionType) -> list[tuple[Any, Any]]:
@@ -588,11 +587,6 @@ def _contents(function: types.FunctionType) -> list[tuple[Any, Any]]:
             found.append((cell, cell.cell_contents))
     return found
 
-
-def _foreign(file: str) -> bool:
-    """Whether source of the standard library, of NumPy or of Calque: trusted to depend on its arguments alone."""
-    installed = "site-packages" in file or "dist-packages" in file
-    return inside_package(file) or (file.startswith(_LIBRARY) and not installed) or (installed and "/numpy/" in file)
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -18,6 +18,7 @@ from calque.record.nodes import StandIn
 from calque.record.versions import Silent
 from calque.tensor import GradNode, Tensor, wrap
 
+NOT_NOTES = {"_name", "_departed", "_share", "_post_accumulate"}  # attributes of tensors that are the library's
 LEAF, DATA = 2, 3  # in a signature: requires a gradient and has no history; what `.data` gave
 
 _State = tuple[Any, ...]
@@ -91,6 +92,11 @@ def _stand_in(t: Tensor) -> Tensor:
     if t._requires_grad:
         made._grad_fn, made._requires_grad = passing_on(t), True
     return made
+
+
+def noted(tensors: Sequence[Tensor]) -> bool:
+    """Whether somebody has put an attribute on one of the tensors."""
+    return any(t.__dict__ and not t.__dict__.keys() <= NOT_NOTES for t in tensors)
 
 
 def state_of_handle(t: Tensor) -> _State:

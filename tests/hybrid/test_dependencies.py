@@ -14,6 +14,7 @@ import pytest
 import calque
 from calque import nn
 from calque.hybrid import call as hybrid_call
+from tests.hybrid import unnamed_cases
 from tests.hybrid.dependency_cases import CASES, Case, case, restored
 
 UNSEEN: dict[str, Case] = {}  # documented in docs/decisions/0047: what nobody compares
@@ -21,6 +22,7 @@ REFUSED = {  # what cannot be compared
     "weak_reference", "object_behind_a_weak_reference", "context_variable", "thread_local", "generator", "numpy_array", "numpy_number",
     "environment", "environment_behind_a_name",
     "random_of_python", "generator_of_python", "time", "time_behind_a_name", "iterator_of_the_library", "method_of_a_list", "print_behind_a_name",
+    *unnamed_cases.REFUSED,
 }  # fmt: skip
 
 
@@ -193,6 +195,7 @@ def _run(make: Case, hybridized: bool) -> list[Any]:
         getattr(call, "undo", lambda: None)()
 
 
+CASES |= unnamed_cases.CASES
 LOOKED = [pytest.param(name, looks, marks=pytest.mark.slow if looks > 1 and k % 2 else ()) for k, name in enumerate(CASES) for looks in (1, 1000)]
 
 
@@ -254,3 +257,29 @@ def test_what_is_written_past_a_module_is_seen_with_the_next_change(name: str) -
     call.scale = call.scale
     found = hybrid(x).tolist()
     assert found == call.hybridize(False)(x).tolist()
+
+
+def test_attributes_of_arguments_are_no_part_of_a_recording() -> None:
+    """Of one that always has the attribute, and of one that gets it when the call is replayed already."""
+    own, may = calque.compile(lambda x: x * x.scale), calque.compile(lambda x: x * getattr(x, "scale", 1.0))
+    before = calque.stats()["hybridize"]["replays"]
+    for turn in range(10):
+        x: Any = calque.ones(2)
+        if turn > 5:
+            x.scale = float(turn)
+        assert may(x).tolist() == [float(turn) if turn > 5 else 1.0] * 2
+        x.scale = float(turn)
+        assert own(x).tolist() == [float(turn)] * 2
+    assert calque.stats()["hybridize"]["replays"] >= before + 2
+
+
+def test_a_result_keeps_what_a_call_has_put_on_it() -> None:
+    def call(x: Any) -> Any:
+        out = x * 2
+        out.kind = "doubled"
+        return out
+
+    hybrid = calque.compile(call)
+    for _ in range(5):
+        out = hybrid(calque.ones(2))
+        assert out.tolist() == [2.0, 2.0] and out.kind == "doubled"
