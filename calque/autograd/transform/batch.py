@@ -13,7 +13,7 @@ from calque.autograd.transform import tree
 from calque.autograd.transform.frame import COPY, Frame, functional, is_tensor, on_level, overwritten, seen, shows_all, without_history
 from calque.autograd.transform.history import History
 from calque.base.dtypes import DType, int64
-from calque.base.errors import ArgumentError, AutogradError, BatchError, OutOfRangeError, ShapeError
+from calque.base.errors import ArgumentError, AutogradError, BatchError, OutOfRangeError
 from calque.base.layout import Layout, dense_layout
 from calque.base.shapes import Shape
 from calque.base.text import shown
