@@ -328,7 +328,7 @@ def frames() -> list[Frame]:
     return found
 
 
-def on_level(shape: Shape, dtype: Any, values: Callable[[], Any], random: bool) -> Tensor:
+def on_level(shape: Shape, dtype: DType, values: Callable[[], Any], random: bool) -> Tensor:
     """What the host computes, as a tensor of the level that records now."""
     trace = local.state.trace
     return trace.host_values(shape, dtype, values, random) if trace.transforms else upload(values(), dtype)  # type: ignore[no-any-return]
