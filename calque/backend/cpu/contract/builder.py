@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 
 from calque.backend.cpu.contract.target import Blocking
 
 Value = str | int
 """An SSA name, a constant in LLVM spelling, or a Python int (an i64 constant)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterBlock:
+    """Parameters that a function reads from memory, one word for each field."""
+
+    def words(self) -> tuple[int, ...]:
+        """The block in memory order."""
+        return tuple(getattr(self, field.name) for field in fields(self))
 
 
 class Builder:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from calque.backend.cpu.contract.builder import Builder
+from calque.backend.cpu.contract.builder import Builder, ParameterBlock
 from calque.backend.cpu.contract.pack import PATCH_WORDS, PatchWords
 
 
 @dataclass(frozen=True, slots=True)
-class ConvWords:
+class ConvWords(ParameterBlock):
     """What follows the patch description in the parameter block of one convolution (steps in elements).
 
     With upsampling, rows and columns of the image count as that far apart, zeros between them; only few output channels
@@ -39,10 +39,6 @@ class ConvWords:
     column_upsampling: int = 1
     patches: int = 0
     strided: int = 0
-
-    def words(self) -> tuple[int, ...]:
-        """The block in memory order."""
-        return tuple(getattr(self, field.name) for field in fields(self))
 
 
 CONV_WORDS = tuple(field.name for field in fields(ConvWords))

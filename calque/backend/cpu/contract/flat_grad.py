@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from calque.backend.cpu.contract.builder import Builder, passed_on
+from calque.backend.cpu.contract.builder import Builder, ParameterBlock, passed_on
 from calque.backend.cpu.contract.flat import NEAR_BYTES, PLANES_AT, SUMS_AT, batch_size, block_layout
 from calque.backend.cpu.contract.gemm import depth_block
 from calque.backend.cpu.contract.lanes import takes_lanes
@@ -28,7 +28,7 @@ GRADIENTS_AT = SUMS_AT + (128 << 10)
 
 
 @dataclass(frozen=True, slots=True)
-class FlatGradWords:
+class FlatGradWords(ParameterBlock):
     """What stands between the mark and the patch description of x (steps in elements)."""
 
     groups: int
@@ -42,10 +42,6 @@ class FlatGradWords:
     gradient_channel: int
     gradient_row: int
     gradient_column: int
-
-    def words(self) -> tuple[int, ...]:
-        """The block in memory order."""
-        return tuple(getattr(self, field.name) for field in fields(self))
 
 
 WORDS = tuple(field.name for field in fields(FlatGradWords))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 
-from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.builder import Builder, ParameterBlock, Value
 from calque.backend.cpu.contract.target import Blocking
 
 SQUARES_AHEAD = 8
@@ -189,7 +189,7 @@ def _copy_out_elements(b: Builder) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class PatchWords:
+class PatchWords(ParameterBlock):
     """The parameter block that describes the patches of an image batch, word by word.
 
     Column ``(n, i, j)`` of a ``rows x columns`` grid and tap ``(u, v)`` meet the pixel
@@ -212,10 +212,6 @@ class PatchWords:
     column_dilation: int
     tap_rows: int
     tap_columns: int
-
-    def words(self) -> tuple[int, ...]:
-        """The block in memory order."""
-        return tuple(getattr(self, field.name) for field in fields(self))
 
 
 PATCH_WORDS = tuple(field.name for field in fields(PatchWords))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.builder import Builder, ParameterBlock, Value
 from calque.backend.cpu.contract.gemm import depth_block, panel_rows
 from calque.backend.cpu.contract.pack import PatchWords, read_patch
 from calque.backend.cpu.contract.plane_tile import LINE_BYTES, plane_tile_functions
@@ -43,7 +43,7 @@ DENSE_STEP = 2 * PIXELS + UNIT
 
 
 @dataclass(frozen=True, slots=True)
-class PlaneGradWords:
+class PlaneGradWords(ParameterBlock):
     """What stands between the mark and the patch description of x (steps in elements).
 
     ``unit``: parts of an image begin at a multiple of so many pixels. ``turned``: x is the tall operand, so that sums are those of dw
@@ -69,10 +69,6 @@ class PlaneGradWords:
     wide_batch: int
     wide_channel: int
     wide_group: int
-
-    def words(self) -> tuple[int, ...]:
-        """The block in memory order."""
-        return tuple(getattr(self, field.name) for field in fields(self))
 
     def partial_elements(self, blocking: Blocking) -> int:
         """Size of the partial sums."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 
-from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.builder import Builder, ParameterBlock, Value
 from calque.backend.cpu.contract.gemm import depth_block, panel_rows
 from calque.backend.cpu.contract.pack import valid_lanes
 from calque.backend.cpu.contract.pairs import ALONE
@@ -36,7 +36,7 @@ Words = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class TileGradWords:
+class TileGradWords(ParameterBlock):
     """The parameter block behind the mark (steps in elements; ``planes``: whether x is packed as planes).
 
     Of bfloat16 an image is two, half of a step apart; the second half of the last one is missing where ``single``.
@@ -75,10 +75,6 @@ class TileGradWords:
     channel_block: int
     splits: int
     single: int = 0
-
-    def words(self) -> tuple[int, ...]:
-        """The block in memory order."""
-        return tuple(getattr(self, field.name) for field in fields(self))
 
     def partial_elements(self, blocking: Blocking) -> int:
         """Size of the partial sums."""

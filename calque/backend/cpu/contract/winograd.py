@@ -24,7 +24,7 @@ from dataclasses import dataclass, fields
 from math import prod
 from typing import NamedTuple
 
-from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.builder import Builder, ParameterBlock, Value
 
 Line = Callable[[Builder, Sequence[str]], list[str]]
 TILE = 2
@@ -194,7 +194,7 @@ ALL_FORMS = (*FORMS.values(), STRIDED_BACK)
 
 
 @dataclass(frozen=True, slots=True)
-class WinogradWords:
+class WinogradWords(ParameterBlock):
     """The parameter block of all three directions behind the mark (steps in elements).
 
     ``source`` is the image whose patches are transformed (x, or the output gradient for the input gradient); the
@@ -225,10 +225,6 @@ class WinogradWords:
     flipped: int = 0
     splits: int = 1
     by_rows: int = 0
-
-    def words(self) -> tuple[int, ...]:
-        """The block in memory order."""
-        return tuple(getattr(self, field.name) for field in fields(self))
 
 
 WINOGRAD_WORDS = tuple(field.name for field in fields(WinogradWords))
