@@ -19,6 +19,7 @@ from calque.functional.random import get_rng_state, set_rng_state
 from calque.hybrid.call import Hybridized
 from calque.memory.rehearsal import Rehearsal
 from calque.nn.module import Module
+from calque.observe.variables import filled
 from calque.optim.optimizer import Optimizer
 from calque.record.recorder import share_value
 from calque.tensor import Tensor, wrap
@@ -47,20 +48,13 @@ def functions_of(function: Any) -> list[FunctionType]:
             pending.append(item.function)
         elif isinstance(item, FunctionType) and not (item.__module__ or "").startswith("calque."):
             found.append(item)
-            pending += [cell.cell_contents for cell in item.__closure__ or () if _filled(cell)]
+            pending += [cell.cell_contents for cell in item.__closure__ or () if filled(cell)]
             pending += [item.__globals__[name] for name in item.__code__.co_names if name in item.__globals__]
         elif isinstance(item, partial):
             pending += [item.func, *item.args]
         elif isinstance(getattr(type(item), "__call__", None), FunctionType) and not isinstance(item, Module | Tensor | type):  # noqa: B004
             pending += [type(item).__call__, *getattr(item, "__dict__", {}).values()]
     return found
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:  # not set yet
-        return False
 
 
 class Stage:
@@ -70,7 +64,7 @@ class Stage:
         self.functions = functions_of(step)
         bound = getattr(step, "__call__", step) if not isinstance(step, _KNOWN) else step  # noqa: B004 (the method of an object that is called)
         self.reached = Reached([bound, partial(step, *inputs), *self.functions])
-        self.cells = [(cell, cell.cell_contents) for f in self.functions for cell in f.__closure__ or () if _filled(cell)]
+        self.cells = [(cell, cell.cell_contents) for f in self.functions for cell in f.__closure__ or () if filled(cell)]
         self.globals = [(f.__globals__, name, f.__globals__[name]) for f in self.functions for name in f.__code__.co_names if name in f.__globals__]
         roots = [(f.__code__.co_freevars[k], v) for f in self.functions for k, c in enumerate(f.__closure__ or ()) if (v := _content(c)) is not None]
         roots += [(name, value) for _, name, value in self.globals] + [("self", getattr(bound, "__self__", None))]
@@ -147,7 +141,7 @@ class Stage:
 
 
 def _content(cell: Any) -> Any:
-    return cell.cell_contents if _filled(cell) else None
+    return cell.cell_contents if filled(cell) else None
 
 
 class _Found:

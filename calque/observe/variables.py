@@ -153,7 +153,7 @@ def _parts(item: Any) -> tuple[bool, list[tuple[str, Any]]]:
         return False, [(f": {name}", inner) for name, inner in (_locals(item.gi_frame) if item.gi_frame is not None else [])]
     if isinstance(item, FunctionType) and item.__closure__:
         names = item.__code__.co_freevars
-        return False, [(f": {name}", cell.cell_contents) for name, cell in zip(names, item.__closure__, strict=True) if _filled(cell)]
+        return False, [(f": {name}", cell.cell_contents) for name, cell in zip(names, item.__closure__, strict=True) if filled(cell)]
     if hasattr(item, "param_groups") and hasattr(item, "state"):
         return True, [("", entries) for entries in list(item.state.values())]
     inner = getattr(item, "__dict__", None)
@@ -162,10 +162,11 @@ def _parts(item: Any) -> tuple[bool, list[tuple[str, Any]]]:
     return False, [(f".{name}", value) for name, value in inner.items()] if isinstance(inner, dict) else []
 
 
-def _filled(cell: Any) -> bool:
+def filled(cell: Any) -> bool:
+    """Whether a cell of a closure holds something."""
     try:
         return cell.cell_contents is not None
-    except ValueError:
+    except ValueError:  # not set yet
         return False
 
 
