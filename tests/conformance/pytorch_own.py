@@ -63,7 +63,10 @@ EDITS: dict[str, list[tuple[str, str]]] = {
 
 
 MOCK = "__import__('unittest.mock').mock.MagicMock()"
-INSTEAD = {"JitTestCase": "torch.testing._internal.common_utils.TestCase"}  # a class below it is to stay one
+INSTEAD = {  # a class below it is to stay one, and a method that it decorates
+    "JitTestCase": "torch.testing._internal.common_utils.TestCase",
+    "skipIfNoDynamoSupport": "(lambda function: function)",
+}
 
 
 def soften(text: str) -> str:
