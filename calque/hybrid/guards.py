@@ -98,6 +98,7 @@ class Guards:
         self._seen: dict[Any, Any] = {}
         self.asks = False  # whether code may find out that a tensor has an attribute
         self._named: set[str] = set(_CALLED)  # attributes that code names
+        self._held: dict[int, tuple[types.ModuleType, set[str]]] = {}  # modules that are not globals, with the names looked at
         self._classes: list[tuple[Any, Any, set[str]]] = []  # user's classes: attributes, those that an instance uses unasked, done
 
     # ---------------------------------------------------------------------------------------------------------- checking
@@ -185,6 +186,10 @@ class Guards:
         size = -1
         while size != len(self._seen) + len(self._named):  # code names methods, which name others
             size = len(self._seen) + len(self._named)
+            for module, known in list(self._held.values()):
+                if new := (self._named | {"__getattr__"}).intersection(module.__dict__) - known:
+                    known |= new
+                    self._python_module(module, sorted(new), 1)
             for attributes, unasked, done in list(self._classes):
                 for name in [n for n in attributes if n not in done and (n in self._named or n in unasked or unnamed(attributes, n, self._named))]:
                     done.add(name)
@@ -212,8 +217,9 @@ class Guards:
     def reach(self, value: Any, depth: int = 0) -> None:
         """Add what can be reached from a value that the function can see."""
         kind = value.__class__
-        if isinstance(value, types.ModuleType):  # names of modules are guarded where code reads them
+        if isinstance(value, types.ModuleType):  # what code names of it is guarded when all names are known
             self._library(value)
+            self._held.setdefault(id(value), (value, set()))
             return
         if kind in PLAIN or id(value) in self._seen:
             if kind is complex:
@@ -363,7 +369,7 @@ class Guards:
         file = getattr(module, "__file__", None)
         own = file is not None and not foreign(file)
         space = module.__dict__
-        if own and "__getattr__" in space:
+        if isinstance(found := space.get("__getattr__"), types.FunctionType) and not foreign(found.__code__.co_filename):
             self._global(space, "__getattr__", names, depth + 1)
         for name in filter(space.__contains__, names):
             value = space[name]

@@ -5,6 +5,7 @@ behind the back of a hybridized function, see `test_dependencies.py`.
 from __future__ import annotations
 
 import textwrap
+import types
 from typing import Any
 
 import calque
@@ -133,12 +134,44 @@ def _number_of_writes() -> Any:
     return lambda x: x * (held._version + 1), lambda: held.add_(1)
 
 
+def _module(held: bool) -> Any:
+    """A module that is no global of the function: in a closure, or in an object."""
+    options: Any = types.ModuleType("options_of_a_user")
+    options.scale = 2.0
+    box = types.SimpleNamespace(options=options)
+    call = (lambda x: x * box.options.scale) if held else (lambda x: x * options.scale)
+    return call, lambda: setattr(options, "scale", 5.0)
+
+
+def _functions_of_a_module_behind_a_name() -> Any:
+    library: Any = nn.functional
+    before = library.relu
+    call: Any = lambda x: library.relu(x)  # noqa: E731 - attributes are put on it
+    call.undo = lambda: setattr(library, "relu", before)
+    return call, lambda: setattr(library, "relu", lambda x: x * 7)
+
+
+def _attribute_that_a_module_computes() -> Any:
+    options: Any = types.ModuleType("more_options_of_a_user")
+    held = [2.0]
+
+    def computed(name: str) -> float:
+        if name != "scale":
+            raise AttributeError(name)
+        return held[0]
+
+    options.__getattr__ = computed
+    return lambda x: x * options.scale, lambda: held.__setitem__(0, 5.0)
+
+
 CASES = {f"__{name}__": (lambda name=name, code=code: special(name, code)) for name, code in UNNAMED.items()}
 CASES |= {
     made.__name__.strip("_"): made
     for made in (
         _descriptor, _attribute_of_a_tensor, _attribute_that_a_parameter_gets_later, _class_of_a_class, _defaults_of_an_optimizer,
+        _functions_of_a_module_behind_a_name, _attribute_that_a_module_computes,
         _seed_of_the_default_stream, _switch_of_the_process, _number_of_writes,
     )
 }  # fmt: skip
+CASES |= {"module in a closure": lambda: _module(False), "module in an object": lambda: _module(True)}
 REFUSED = {"seed_of_the_default_stream", "switch_of_the_process", "number_of_writes"}
