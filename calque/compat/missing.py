@@ -27,6 +27,7 @@ INSTEAD = {
     "torch.onnx": "calque.export(model, inputs).onnx('model.onnx') writes an ONNX model",
     "torch.jit": "calque.compile(model) records calls and replays them",
     "torch.distributed": "there are collectives, DistributedDataParallel and ZeroRedundancyOptimizer: see docs/distributed.md",
+    "torch.distributed.autograd": "calls in other processes are not there, nor gradients through them: see docs/distributed.md",
     "torch.distributed.pipelining": "calque.parallel.pipeline(module, micro_batches) keeps several devices of one process busy",
     "torch.distributed.rpc": "there are send, recv and objects: see docs/distributed.md; calque.kvstore has parameter servers",
     "torch.cuda": "XLA allocates, orders and compiles by itself what a device does: see docs/devices.md",

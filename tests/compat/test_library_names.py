@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 CODE = """
+import sys
 import threading
 import calque
 calque.install_as_torch(children=False)
@@ -89,6 +90,37 @@ from torch.distributed._tensor import Replicate
 from torch.distributed._tensor.experimental import implicit_replication
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 assert not rpc.is_available() and not isinstance(torch.nn.Linear(1, 1), (FSDPModule, FullyShardedDataParallel)) and Replicate is not None
+
+# Checks are written down where a graph is traced, and stay in it; they say no when it runs.
+def checked(x):
+    torch._assert(x.shape[-1] == 3, "three are wanted")
+    return x * 2
+by_hand = torch.fx.Graph()
+by_hand.output(checked(torch.fx.Proxy(by_hand.placeholder("x"))).node)
+for graph in (by_hand, torch.fx.symbolic_trace(checked).graph):
+    assert not graph.eliminate_dead_code() and [n.target for n in graph.nodes].count(torch._assert) == 1
+    module = torch.fx.GraphModule({}, graph)
+    assert module(torch.ones(3)).tolist() == [2.0] * 3 and module(torch.ones(2, 3)).shape == (2, 3)
+    with pytest.raises(AssertionError, match="three are wanted"):
+        module(torch.ones(4))
+torch._assert(torch.tensor(True), "is true")
+with pytest.raises(AssertionError, match="is not"):
+    torch._assert(torch.tensor(False), "is not")
+
+from torch.utils.tensorboard.writer import SummaryWriter
+assert torch.utils.tensorboard.SummaryWriter is SummaryWriter
+from torch.distributed.autograd import DistAutogradContext, context, get_gradients
+assert not torch.distributed.autograd.is_available()
+with pytest.raises(NotImplementedError, match="docs/distributed.md"):
+    get_gradients(0)
+from torch.distributions import constraints
+assert isinstance(torch.distributions.Normal(0.0, 1.0).support, constraints._Real) and constraints._IndependentConstraint is constraints.independent
+from torch.utils.data._utils import collate
+assert collate.collate_tensor_fn([torch.ones(2), torch.zeros(2)]).tolist() == [[1, 1], [0, 0]] and collate.collate_str_fn(["a", "b"]) == ["a", "b"]
+assert collate.collate_float_fn([1.0, 2.0]).dtype is torch.float64 and collate.collate_int_fn([1, 2]).tolist() == [1, 2]
+for name, module in list(sys.modules.items()):
+    if name.startswith("torch") and isinstance(module, type(sys)):
+        assert len(vars(module)) > 3, name  # all names that are listed are there
 """
 
 

@@ -17,10 +17,12 @@ from calque.compat.refused import no, nothing, refused_class
 from calque.compat.torch import __future__
 from calque.compat.torch.jit import Future, ScriptFunction, ScriptModule, fork, wait
 from calque.compat.torch.library import OPERATORS as ops
+from calque.compat.torch.overrides import handle_torch_function, has_torch_function
 from calque.compat.torch.serialization import save
 from calque.compat.torch.storage import TypedStorage, UntypedStorage
 from calque.compat.torch.torch_version import TorchVersion
 from calque.functional.later import MODULES
+from calque.fx import has_side_effect
 
 __all__ = [
     "AcceleratorError", "GradScaler", "JITException", "OutOfMemoryError", "PyTorchFileReader",
@@ -80,8 +82,12 @@ class _Kept:
     warn_always = False
 
 
-def _assert(condition: Any, message: str) -> None:
+@has_side_effect  # a graph keeps the check although nothing uses its result
+def _assert(condition: Any, message: str) -> Any:
+    if type(condition) not in (bool, calque.Tensor) and has_torch_function((condition,)):
+        return handle_torch_function(_assert, (condition,), condition, message)  # a proxy writes the check down, where `assert` would ask it now
     assert condition, message
+    return None
 
 
 def _assert_async(condition: Any, message: str = "Expected the value to be true") -> None:
