@@ -108,18 +108,26 @@ class _Patches:
         self.before.clear()
 
 
-def _patch_functions(patches: _Patches, root: Any, more: dict[int, Any]) -> None:
-    """Let functions of Calque record wherever a program has a name for them: in modules, and in attributes of the modules that are traced."""
-    known: dict[int, Any] = {key: _recording(function) for key, function in more.items()}
+def _places() -> Iterator[dict[str, Any]]:
+    """The names of every module in which functions may record: of programs, of the namespaces of functions, and of the models that Calque has."""
     inner = ("calque.", "builtins", "importlib")
-    faces = ("calque.nn.functional", "calque.linalg", "calque.special", "calque.fft")
+    faces = ("calque.nn.functional", "calque.linalg", "calque.special", "calque.fft", "calque.functional")
+    models = ("calque.vision.", "calque.text.")  # written as users write theirs: they are traced through
     for module in list(sys.modules.values()):
         name = getattr(module, "__name__", None)
-        if not isinstance(module, ModuleType) or not isinstance(name, str) or (name.startswith(inner) and name not in faces):
-            continue
-        for key, value in list(vars(module).items()):
+        if isinstance(module, ModuleType) and isinstance(name, str) and (not name.startswith(inner) or name in faces or name.startswith(models)):
+            yield vars(module)
+
+
+def _patch_functions(patches: _Patches, root: Any, more: dict[int, Any]) -> None:
+    """Let functions of Calque record wherever a program has a name for them: in modules, and in attributes of the modules that are traced."""
+    public: dict[int, Any] = {key: _recording(function) for key, function in more.items()}
+    wrapped = {id(inner): public[key] for key, function in more.items() if (inner := getattr(function, "__wrapped__", None)) is not None}
+    known = wrapped | public  # models of ours call functions that have no explanations of errors around them
+    for space in _places():
+        for key, value in list(space.items()):
             if id(value) in known and not key.startswith("__"):
-                patches.item(vars(module), key, known[id(value)])
+                patches.item(space, key, known[id(value)])
     if isinstance(root, Module):
         for owner in root.modules():
             for key, value in list(vars(owner).items()):

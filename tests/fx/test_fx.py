@@ -13,6 +13,7 @@ import calque
 from calque import fx, nn
 from calque.nn import functional as F
 from calque.nn.functional import gelu
+from calque.vision import models as vision_models
 
 fx.wrap("helper")
 
@@ -181,3 +182,15 @@ def test_einsum_hands_on_its_operands_one_by_one() -> None:
     node = next(node for node in graph.graph.nodes if node.op == "call_function")
     assert [getattr(a, "name", a) for a in node.args] == ["ij,jk->ik", "x", "y"]
     assert graph(calque.ones(2, 3), calque.ones(3, 1)).tolist() == [[3.0], [3.0]]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "squeezenet1_1"])
+def test_models_of_ours_are_traced_through(name: str) -> None:
+    """They call functions by Calque's inner names, which become nodes there as well."""
+    module = getattr(vision_models, name)(num_classes=3).eval()
+    traced = fx.symbolic_trace(module)
+    assert {node.op for node in traced.graph.nodes} <= {"placeholder", "call_module", "call_function", "call_method", "output"}
+    x = calque.arange(3 * 40 * 40).reshape(1, 3, 40, 40) / 4800.0
+    with calque.no_grad():
+        assert calque.equal(traced(x), module(x))
+    assert nn.functional.relu(calque.tensor([-1.0])).item() == 0  # and are themselves afterwards
