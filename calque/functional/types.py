@@ -95,6 +95,8 @@ def type_(input: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
         if short not in _LEGACY:
             raise DTypeError(f"[type] invalid type: {shown(dtype)}; expected a name like 'torch.FloatTensor' or a dtype")
         return converted("type", input, _LEGACY[short], None)
+    if dtype is Tensor:  # the class stands for the type of which new tensors are
+        dtype = dt.get_default_dtype()
     if not isinstance(dtype, dt.DType) and isinstance(getattr(dtype, "dtype", None), dt.DType):
         dtype = dtype.dtype
     return converted("type", input, resolve_dtype(dtype, input._layout.dtype, "type"), None)

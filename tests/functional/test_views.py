@@ -139,6 +139,7 @@ def test_conversions() -> None:
     assert x.to("cpu", calque.int32).dtype is calque.int32 and x.to(calque.ones(1).double()).dtype is calque.float64
     assert x.to(dtype=calque.float16).dtype is calque.float16 and x.type_as(calque.tensor(1)).dtype is calque.int64
     assert x.type() == "torch.FloatTensor" and x.type("torch.DoubleTensor").dtype is calque.float64
+    assert (x < 2).type(calque.Tensor).dtype is calque.float32 and x.double().type(calque.Tensor).dtype is calque.float32  # the default type
     assert x.to(calque.float32, copy=True) is not x
     assert calque.result_type(calque.tensor([1]), 2.0) is calque.float32
     assert calque.promote_types(calque.uint8, calque.int8) is calque.int16
