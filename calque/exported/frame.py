@@ -48,7 +48,7 @@ class Drawn(int):
 
 
 def _unknown(self: Any, *_: Any) -> Any:
-    raise refused("computes in Python with the state of a random generator", "draw with calque.rand and its relatives")
+    raise _draws_in_python()
 
 
 for _name in (
@@ -104,6 +104,10 @@ def refused(what: str, instead: str) -> ExportError:
     """The error about something that no program can say, at the user's line."""
     line = user_line()
     return ExportError(f"[export] expected operations on tensors alone, but the function {what} ({line or 'at an unknown line'}); {instead}")
+
+
+def _draws_in_python() -> ExportError:
+    return refused("computes in Python with the state of a random generator", "draw with calque.rand and its relatives")
 
 
 class Watch(Watcher):
@@ -436,6 +440,8 @@ class ExportFrame(Frame):
         raise refused(f"calls {op}(), which is computed by NumPy and is no operation of programs", "compute it outside and pass the result")
 
     def host_values(self, shape: Any, dtype: Any, values: Callable[[], Any], random: bool = False) -> Tensor:
+        if random:
+            raise _draws_in_python()
         raise refused("makes values by NumPy that no operation of programs makes", "compute them outside and pass them")
 
     def check(self, slot: int, make_error: Callable[[int], Exception]) -> None:

@@ -1,5 +1,4 @@
-"""Random tensors. A generator is a pair (seed, offset): every call takes the next range of offsets, and the bits of an
-element depend on
+"""Random tensors. A generator is a pair (seed, offset): every call takes the next range of offsets, and the bits of an element depend on
 (seed, offset + position) alone, so values are the same on every backend and for every number of threads."""
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import math
 import os
 import threading
 from collections.abc import Iterator
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from calque.base.device import META, InUse
 from calque.base.errors import ArgumentError, DTypeError, OutOfMemoryError, OutOfRangeError, ShapeError
 from calque.base.native import hot
 from calque.base.shapes import Shape, broadcast_shapes, whole
+from calque.base.text import described
 from calque.functional.checks import check_probabilities
 from calque.functional.common import Operand, cast, is_number, is_tensor, method, number, prim, require_operands, require_real
 from calque.functional.declared import NAMES, public
@@ -340,7 +341,10 @@ def _range_of(dtype: dt.DType) -> tuple[int, int]:
 
 
 def _limits(op: str, low: Any, high: Any, dtype: dt.DType) -> tuple[int, int]:
-    first, last = int(low), int(high)
+    try:
+        first, last = index(low), index(high)
+    except TypeError:
+        raise DTypeError(f"[{op}] expected the ends of the range as ints, got {described(low)} and {described(high)}; give two integers") from None
     least, most = _range_of(dtype)
     if first < least or last - 1 > most:
         raise OutOfRangeError(f"[{op}] from={first}, to={last} is out of bounds for {dtype}: expected numbers in {least}..{most}; take another dtype")
@@ -394,9 +398,7 @@ def _host_bits(count: int, generator: Generator | None) -> np.ndarray[Any, Any]:
 
 @public(method=False, out=True)
 @placed
-def randperm(
-    n: int, *, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
+def randperm(n: int, *, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """The numbers 0..n-1 in random order: (n,)."""
     n = int(n)
     if n < 0:
@@ -563,9 +565,7 @@ def _bernoulli(shape: Shape, dtype: dt.DType, generator: Any, p: Operand = 0.5) 
     return cast(prim("lt", uniform(shape, work, generator), chance), dtype)
 
 
-def _random(
-    shape: Shape, dtype: dt.DType, generator: Any, from_: int | None = None, to: Any = ...
-) -> Tensor:
+def _random(shape: Shape, dtype: dt.DType, generator: Any, from_: int | None = None, to: Any = ...) -> Tensor:
     """Uniform integers in [from, to), with one number in [0, from), written into the tensor. `to` None: up to the largest integer of the dtype, and
     with no number from 0."""
     if dtype.is_complex:

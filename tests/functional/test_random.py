@@ -97,3 +97,10 @@ def test_messages(call, error, text) -> None:
     with pytest.raises(error) as caught:
         call()
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("bound", [(1, 2), 2.5, "a"])
+def test_the_ends_of_a_range_are_integers(bound: object) -> None:
+    with pytest.raises(DTypeError, match=r"\[random_\] expected the ends of the range as ints, got int 0 and .*; give two integers"):
+        calque.zeros(3).random_(to=bound)
+    assert calque.zeros(3).random_(to=calque.tensor(1)).tolist() == [0.0, 0.0, 0.0]
