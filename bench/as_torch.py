@@ -10,6 +10,7 @@ import ast
 import functools
 import importlib
 import importlib.util
+import sys
 import types
 from pathlib import Path
 
@@ -24,7 +25,8 @@ def as_torch(name: str) -> types.ModuleType:
     """The module `name` on PyTorch."""
     spec = importlib.util.find_spec(name)
     assert spec is not None and spec.origin is not None
-    module = types.ModuleType(name.replace("calque", "calque_as_torch", 1))
+    module = types.ModuleType("as_torch_" + name.replace(".", "_"))
+    sys.modules[module.__name__] = module  # torch.compile looks for it there
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
     statements: list[ast.stmt] = []
     for statement in tree.body:
