@@ -33,6 +33,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 import models  # noqa: E402
 from as_torch import as_torch  # noqa: E402
+from worker import resident  # noqa: E402
 
 SIDES = ("calque", "library", "torch", "compiled", "onnxruntime", "openvino")
 OURS = ("calque", "library")
@@ -90,12 +91,6 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[int], Any]]] = {
                        lambda batch: _tokens(10_000, 35)(batch).T.copy()),
     "U-Net": (_zoo(_VISION + "unet", "unet"), _images(256)),
 }  # fmt: skip
-
-
-def resident(field: str = "VmRSS") -> float:
-    """Resident memory of this process in MiB: `VmRSS` now, `VmHWM` its highest value."""
-    text = Path("/proc/self/status").read_text()
-    return int(text.split(field + ":")[1].split()[0]) / 1024
 
 
 def state(name: str) -> dict[str, Any]:
