@@ -11,6 +11,7 @@ from typing import Any
 from calque.autograd.assign import check_in_place, written_by
 from calque.autograd.composite import without_base
 from calque.autograd.engine import RuleNamespace, with_history
+from calque.base.asked import ordinary, plainly
 from calque.base.errors import AutogradError, ForwardModeError, NotDense, ShapeError, how_to_pass
 from calque.base.layout import Layout
 from calque.base.text import type_name
@@ -181,9 +182,10 @@ class Function:
                 f"[{cls.__name__}] expected every input that forward marks as dirty among its outputs, got some elements marked as dirty during the "
                 "forward method that were not returned as output; return what was modified in place"
             )
-        outputs = [_own_handle(out, args, ctx) for out in outputs]
-        if differentiable:
-            _attach_history(cls, ctx, args, outputs)
+        with plainly():
+            outputs = [_own_handle(out, args, ctx) for out in outputs]
+            if differentiable:
+                _attach_history(cls, ctx, args, outputs)
         return tuple(outputs) if isinstance(result, (tuple, list)) else outputs[0], ctx
 
 
@@ -289,7 +291,7 @@ def _checked(g: Any, target: Tensor | GradNode, node: FunctionNode, index: int) 
         return None
     if not isinstance(g, Tensor):
         raise AutogradError(f"[{node.name()}] expected a Tensor or None as gradient {index}, got {type_name(g)}; {how_to_pass(g)}")
-    expected = _target_layout(target)
+    g, expected = ordinary(g), _target_layout(target)
     if expected is None or g._layout.shape == expected.shape:
         return g
     try:

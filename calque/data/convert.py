@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.base.asked import ASKED
 from calque.base.dtypes import DType, from_numpy_dtype, promote
 from calque.base.layout import dense_layout
 from calque.base.text import shown
@@ -60,7 +61,7 @@ def stack_arrays(arrays: Sequence[Any]) -> Tensor:
 
 def stack_tensors(tensors: Sequence[Tensor]) -> Tensor:
     """Tensors of one shape `(...)` along a new first dimension: `(N, ...)`."""
-    if any(tensor.requires_grad for tensor in tensors):
+    if any(tensor.requires_grad or tensor.__class__ in ASKED for tensor in tensors):
         return record_stack(list(tensors))
     return stack_arrays([read(tensor) for tensor in tensors])
 

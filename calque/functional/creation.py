@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
+from calque.base.asked import ordinary, plainly
 from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pass
 from calque.base.layout import preserve_format
 from calque.base.shapes import Shape, whole
@@ -55,12 +56,14 @@ def tensor(
         return marked(upload_known(np.array(data, kind.np), kind, data), requires_grad, "tensor")
     resolve_device(device, "tensor")
     if is_tensor(data):
+        data = ordinary(data)
         result = detach(cast(detach(data), resolve_dtype(dtype, data._layout.dtype, "tensor")))
         return marked(clone(result), requires_grad, "tensor")
     if data.__class__ is LiveFloat and dtype is None:  # a replay has another number
         return marked(filled((), data, dt.get_default_dtype(), "tensor"), requires_grad, "tensor")
     try:
-        array, inferred = to_array(data, dtype if dtype.__class__ is dt.DType else None)
+        with plainly():
+            array, inferred = to_array(data, dtype if dtype.__class__ is dt.DType else None)
         wanted = resolve_dtype(dtype, inferred, "tensor")
         return marked(upload_known(_converted(array, wanted, data), wanted, data), requires_grad, "tensor")
     except MemoryError as error:

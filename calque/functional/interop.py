@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -222,11 +223,30 @@ def _rebuild(values: Any, dtype: dt.DType, shape: tuple[int, ...], requires_grad
     return made
 
 
+def _of_class(made: Tensor, cls: type) -> Tensor:
+    return made if cls is Tensor else made.as_subclass(cls)  # type: ignore[attr-defined,no-any-return]
+
+
+def _rebuild_of_class(cls: type, plain: tuple[Any, ...], attributes: dict[str, Any]) -> Tensor:
+    made = _of_class(_rebuild(*plain), cls)
+    made.__dict__.update(attributes)
+    return made
+
+
+def attributes_of(t: Tensor) -> dict[str, Any]:
+    """What a program has set on a tensor, for a copy of it: hooks stay with the original, as in PyTorch."""
+    return {name: value for name, value in t.__dict__.items() if name != "_post_accumulate"}
+
+
 @method("__reduce_ex__")
 def _reduce(self: Tensor, protocol: int) -> Any:
     values: Any = np.ascontiguousarray(read(self, "pickle")).reshape(-1).view(np.uint8)
     data: Any = pickle.PickleBuffer(values) if protocol >= 5 else values.tobytes()
-    return (_rebuild, (data, self._layout.dtype, tuple(self._layout.shape), self._requires_grad))
+    plain = (data, self._layout.dtype, tuple(self._layout.shape), self._requires_grad)
+    attributes = attributes_of(self)
+    if type(self) is Tensor and not attributes:
+        return (_rebuild, plain)
+    return (_rebuild_of_class, (type(self), plain, attributes))
 
 
 @method("__deepcopy__")
@@ -239,17 +259,19 @@ def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
             "[deepcopy] Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol; detach() or "
             "clone() it"
         )
-    made = clone(detach(self))
+    made = _of_class(clone(detach(self)), type(self))
     made._requires_grad = self._requires_grad
     gradients_matter()
     if self._grad is not None:
         made._grad = _deepcopy(self._grad, memo)
     memo[id(self)] = made
+    made.__dict__.update(deepcopy(attributes_of(self), memo))
     return made
 
 
 @method("__copy__")
 def _copy(self: Tensor) -> Tensor:
-    made = detach(self)
+    made = _of_class(detach(self), type(self))
     made._requires_grad = self._requires_grad
+    made.__dict__.update(attributes_of(self))
     return made

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from calque.base.asked import LOCAL
 from calque.functional import arithmetic as ops
 from calque.functional.arithmetic import OPERATORS, Binary
 from calque.functional.common import method
-from calque.functional.subclasses import LOCAL, ask, of_operator, overriding
+from calque.functional.subclasses import ask, of_operator, overriding
 from calque.functional.writing import old_value, own_result, write_back
 from calque.ops.opdef import get
 from calque.record.live import LiveFloat

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
+from calque.base.asked import plainly
 from calque.base.device import CPU, META, Device, known
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.shapes import Shape
@@ -163,5 +164,6 @@ def written(op: str, result: Tensor, out: Any) -> Tensor:
     """`result` in the tensor that was given for it, which takes its shape."""
     if not is_tensor(out):
         raise DTypeError(f"[{op}] expected out as a Tensor, got {type_name(out)}; leave it out to get a new one")
-    write(op, out, result)
+    with plainly():
+        write(op, out, result)
     return out  # type: ignore[no-any-return]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
+from calque.base.asked import ASKED
 from calque.base.device import CPU, META
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
@@ -235,7 +236,9 @@ def tensor_text(t: Tensor, name: str = "tensor") -> str:
 @method("__repr__", "__str__")
 def _repr(self: Tensor) -> str:
     frame = local.state.trace
-    return frame.text(self, tensor_text) if frame.transforms else tensor_text(self)  # type: ignore[no-any-return]
+    if frame.transforms:
+        return frame.text(self, tensor_text)  # type: ignore[no-any-return]
+    return tensor_text(self, type(self).__name__ if type(self) in ASKED else "tensor")
 
 
 @method("__format__")

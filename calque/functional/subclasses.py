@@ -8,34 +8,19 @@ from __future__ import annotations
 
 import inspect
 import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import FunctionType
 from typing import Any
 
+from calque.base.asked import ASKED, LOCAL, plainly
 from calque.base.errors import DTypeError, NotDense, no_tensor
 from calque.base.text import shown
 from calque.functional.common import method
 from calque.observe.source import inside_package
 from calque.tensor import Tensor, wrap
 
-
-class _Local(threading.local):
-    off = 0  # functions inside the protocol's own call take such tensors as they are
-
-
-LOCAL = _Local()
 METHOD = "__torch_function__"
-
-
-class plainly:
-    """A `with` block in which tensors of such classes are ordinary ones."""
-
-    def __enter__(self) -> None:
-        LOCAL.off += 1
-
-    def __exit__(self, *_: object) -> None:
-        LOCAL.off -= 1
 
 
 def _run(cls: type, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
@@ -152,10 +137,13 @@ def others(given: Iterable[Any]) -> list[Any]:
 
 
 def overrides(cls: type) -> bool:
-    """Whether a class has a `__torch_function__` of its own. PyTorch's tensors have one that calls the function again, with the same tensors."""
+    """Whether objects of a class are asked: it has a `__torch_function__`, a subclass of `Tensor` that of `Tensor` at least, by which results are of
+    the subclass. PyTorch's tensors have one that calls the function again, with the same tensors."""
+    if cls is Tensor:
+        return False
     own = inspect.getattr_static(cls, METHOD, None)
     function = getattr(own, "__func__", own)
-    return own is not None and own is not vars(Tensor)[METHOD] and function is not disabled and getattr(function, "__module__", "") != "torch._tensor"
+    return own is not None and function is not disabled and getattr(function, "__module__", "") != "torch._tensor"
 
 
 def public_function(name: str, function: Any = None) -> Any:
@@ -230,11 +218,14 @@ def _seen(name: str, attribute: property) -> property:
     return property(get, put, doc=attribute.__doc__)
 
 
-KEPT = ("__new__", "__init__", "__init_subclass__", METHOD, "__hash__", "__class__", "__getattribute__", "__setattr__", "__dir__", "as_subclass")
+KEPT = (
+    "__new__", "__init__", "__init_subclass__", METHOD, "__hash__", "__iter__", "__class__", "__getattribute__", "__setattr__", "__dir__",
+    "as_subclass",
+)  # fmt: skip
 
 
 def adopt(cls: type) -> None:
-    """Put a subclass of `Tensor` that has a protocol of its own behind it."""
+    """Put a subclass of `Tensor` behind the protocol."""
     above = [base for base in cls.__mro__[: cls.__mro__.index(Tensor)] if not base.__module__.startswith(("calque.", "torch.nn."))]
     own = {name for base in above for name in vars(base)}
     for name, value in list(vars(Tensor).items()):
@@ -247,6 +238,7 @@ def adopt(cls: type) -> None:
         elif isinstance(value, FunctionType) or type(value).__name__ == "LaterMethod":
             setattr(cls, name, _asking(name))
     cls._meaning = _meaning  # type: ignore[attr-defined]
+    ASKED[cls] = partial(as_subclass, cls=Tensor)
 
 
 def _of_others(name: str, x: Any, error: Exception) -> Any:

@@ -316,7 +316,7 @@ def _length(input: Tensor) -> int:
 
 
 def _iterate(input: Tensor) -> Iterator[Tensor]:
-    if not input._layout.shape:
+    if not input.shape:
         raise TypeError("[iter] iteration over a 0-d tensor; use .item()")
     return iter(input.unbind(0))  # type: ignore[attr-defined]
 

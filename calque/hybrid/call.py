@@ -17,6 +17,7 @@ from calque.base.config import settings
 from calque.base.device import DEFAULT
 from calque.base.dtypes import get_default_dtype
 from calque.base.errors import NotDense
+from calque.base.text import type_name
 from calque.hybrid.gradients import Gradients
 from calque.hybrid.graph import CallGraph, Spent, Unsupported
 from calque.hybrid.guards import Guards, Refused
@@ -229,8 +230,8 @@ class Hybridized:
             if kwargs:
                 parts.append(_KEYWORDS)  # f(x, {"y": z}) is another call than f(x, y=z)
                 flatten(kwargs, parts, tensors, objects)
-        except Refused as refusal:
-            return self._as_written(args, kwargs, str(refusal))
+        except (Refused, NotDense) as refusal:
+            return self._as_written(args, kwargs, _why(refusal))
         key = tuple(parts)
         for entry in self.entries.get(key, ()):
             if entry.valid():
@@ -571,6 +572,10 @@ def _replayed(entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor
     elif macro.end.boundary:
         flush(BOUND)
     return result
+
+
+def _why(refusal: Refused | NotDense) -> str:
+    return str(refusal) if isinstance(refusal, Refused) else f"got a Tensor subclass {type_name(refusal.tensor)}"
 
 
 def _modes() -> tuple[Any, ...]:

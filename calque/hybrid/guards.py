@@ -21,6 +21,7 @@ import types
 from operator import attrgetter, is_, itemgetter, methodcaller
 from typing import Any
 
+from calque.base.asked import ASKED
 from calque.base.device import Device
 from calque.base.dtypes import DType
 from calque.hybrid.handles import NOT_NOTES
@@ -35,8 +36,7 @@ from calque.tensor import TENSOR_TYPES, Tensor
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), DType, Device, slice, range, frozenset)
 _RATES, _MOMENTA = ("lr", "initial_lr"), ("momentum", "betas")  # options of optimizers that schedules change
-_LIMIT = 20_000  # values; what reaches more runs as it is written
-_DEPTH = 60
+_LIMIT, _DEPTH = 20_000, 60  # values and levels; what reaches more runs as it is written
 _MISSING: Any = object()
 _IMPURE_MODULES = {"random", "time", "datetime", "secrets", "uuid", "os", "socket", "threading", "subprocess", "shutil", "tempfile", "logging", "gc"}
 _OF_PROCESS = {
@@ -228,7 +228,7 @@ class Guards:
         if depth > _DEPTH or len(self._seen) > _LIMIT:
             raise Refused("reaches too many Python objects")
         self._seen[id(value)] = value
-        if kind in TENSOR_TYPES:
+        if kind in TENSOR_TYPES and kind not in ASKED:
             self.tensors.append(value)
             self._tensor(value, depth)
         elif isinstance(value, Tensor):

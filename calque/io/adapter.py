@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from calque.base.asked import ordinary
 from calque.base.dtypes import complex128, from_numpy_dtype
 from calque.base.errors import DTypeError
 from calque.base.layout import dense_layout
@@ -14,6 +15,7 @@ from calque.tensor import Tensor, from_array, read
 def leaf_of(value: object) -> Leaf | None:
     """The array inside a tensor, a NumPy array or a NumPy scalar; None for anything else."""
     if isinstance(value, Tensor):
+        value = ordinary(value)
         array, kind = read(value, "save"), "tensor"
         if value._layout.dtype is complex128:
             array, kind = np.ascontiguousarray(array).reshape(-1, 1).view(np.float64).reshape(*array.shape, 2), "pairs"

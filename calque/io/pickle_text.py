@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.base.asked import ordinary
 from calque.base.device import META, Device
 from calque.base.dtypes import DType
 from calque.base.shapes import Size, contiguous_strides
@@ -104,7 +105,7 @@ class PickleText:
             raise ValueError(f"[save] expected at most {MAX_DEPTH} levels of nesting, got more at {path_text(path[:4])}...")
         self.open.add(id(value))
         if isinstance(value, Tensor):
-            self.tensor(value, path)
+            self.tensor(ordinary(value), path)
         elif kind in (dict, OrderedDict, list, tuple, set, frozenset, Namespace):
             self.container(value, path)
         elif isinstance(value, np.ndarray | np.generic | np.dtype):

@@ -12,6 +12,8 @@ from calque.base.errors import DTypeError, ShapeError, how_to_pass
 from calque.base.text import described, type_name
 from calque.functional.common import dtype_of, is_tensor
 from calque.functional.creation import zeros
+from calque.functional.interop import attributes_of
+from calque.functional.subclasses import METHOD, disabled, overrides
 from calque.tensor import Tensor, register_type, upload, wrap
 
 __all__ = ["Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter", "is_lazy", "replace_value"]
@@ -28,6 +30,12 @@ def _handle(data: Any, cls: type, requires_grad: bool, what: str) -> Any:
         raise DTypeError(f"[{what}] expected a Tensor, got {type_name(data)}; {how_to_pass(data)}")
     if not isinstance(requires_grad, (bool, int, np.bool_)):
         raise DTypeError(f"[{what}] expected requires_grad as a bool, got {described(requires_grad)}; pass True or False")
+    if type(data) is not Tensor and overrides(type(data)):
+        if getattr(type(data), METHOD).__func__ is not getattr(Tensor, METHOD).__func__:
+            raise DTypeError(
+                f"[{what}] expected a Tensor without a __torch_function__ of its own, got {type_name(data)}; pass data.as_subclass(calque.Tensor)"
+            )
+        data = data.as_subclass(Tensor)
     if requires_grad:
         require_float(what, data)
     result = wrap(data._storage, data._layout, cls)
@@ -46,6 +54,7 @@ class Parameter(Tensor):
     """
 
     __slots__ = ()
+    __torch_function__ = disabled  # what functions give of a parameter is an ordinary tensor
 
     def __new__(cls, data: Any = None, requires_grad: bool = True) -> "Parameter":
         return _handle(data, cls, requires_grad, "Parameter")  # type: ignore[no-any-return]
@@ -61,17 +70,12 @@ class Parameter(Tensor):
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
             copy = type(self)(self.detach().clone(), self._requires_grad)
-            copy.__dict__.update(_attributes(self))
+            copy.__dict__.update(attributes_of(self))
             memo[id(self)] = copy
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.detach(), self._requires_grad, _attributes(self)))
-
-
-def _attributes(t: Tensor) -> dict[str, Any]:
-    """What users set on a parameter, for a copy of it: hooks stay with the original, as in PyTorch."""
-    return {name: value for name, value in t.__dict__.items() if name != "_post_accumulate"}
+        return (_rebuild, (type(self), self.detach(), self._requires_grad, attributes_of(self)))
 
 
 def _rebuild(cls: type, data: Tensor, requires_grad: bool, attributes: dict[str, Any]) -> Any:
@@ -85,6 +89,7 @@ class Buffer(Tensor):
     """A Tensor that a Module registers as a buffer when it is assigned to an attribute; `persistent=False` keeps it out of `state_dict()`."""
 
     __slots__ = ()
+    __torch_function__ = disabled
     persistent: bool
 
     def __new__(cls, data: Any = None, *, persistent: bool = True) -> "Buffer":

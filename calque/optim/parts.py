@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calque.autograd.assign import assign
+from calque.base.asked import plainly
 from calque.base.errors import ArgumentError
 from calque.functional.common import is_tensor
 from calque.functional.complex import view_as_complex, view_as_real
@@ -15,6 +16,11 @@ from calque.tensor import TENSOR_TYPES, Tensor
 
 def update(optimizer: Any, group: dict[str, Any]) -> None:
     """`optimizer.update_group(group)`, for which complex parameters, gradients and states are real ones with a last dim of 2. They share memory."""
+    with plainly():
+        _update(optimizer, group)
+
+
+def _update(optimizer: Any, group: dict[str, Any]) -> None:
     for p in group["params"]:
         if p._grad is not None and p._grad.__class__ not in TENSOR_TYPES:
             _update_rows(optimizer, group)
@@ -55,7 +61,7 @@ def _update_rows(optimizer: Any, group: dict[str, Any]) -> None:
             )
     group["params"] = [p for p in whole if p not in set(sparse)]
     try:
-        update(optimizer, group)
+        _update(optimizer, group)
     finally:
         group["params"] = whole
     for p in sparse:

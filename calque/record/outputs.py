@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
+from calque.base.asked import ASKED, LOCAL
 from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, AutogradError, DTypeError, NotDense
 from calque.base.text import described
@@ -18,7 +19,7 @@ def _is_tensor(x: Any) -> bool:
 
 
 def _is_sparse(x: Any) -> bool:
-    return hasattr(type(x), "_meaning")  # a tensor that has no storage of its own, and says what functions mean for it
+    return hasattr(type(x), "_meaning") and type(x) not in ASKED  # a tensor that has no storage of its own, and says what functions mean for it
 
 
 def _result(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
@@ -40,10 +41,13 @@ def stored(
             "were given"
         )
     outs = list(out) if isinstance(out, (tuple, list)) else [out]
+    flat = [x for a in (*args, *keywords.values(), *outs) for x in (a if isinstance(a, (tuple, list)) else (a,))]
+    asked = next((x for x in flat if x.__class__ in ASKED), None) if not LOCAL.off else None
+    if asked is not None:
+        return NotDense(asked).meaning(name, args, {**keywords, "out": out})
     for target in outs or [out]:
         if not (_is_sparse(target) or _is_tensor(target)):
             raise DTypeError(f"[{name}] expected out as a Tensor (or one for each result), got {described(target)}; leave it out to get a new one")
-    flat = [x for a in (*args, *keywords.values(), *outs) for x in (a if isinstance(a, (tuple, list)) else (a,))]
     state = local.state
     if state.grad and any(x.requires_grad if _is_sparse(x) else _is_tensor(x) and x._requires_grad for x in flat):
         raise AutogradError(

@@ -14,6 +14,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import described, shown
 from calque.functional.common import is_tensor
 from calque.functional.kinds import is_int
+from calque.functional.subclasses import disabled
 from calque.tensor import Tensor, register_type
 from calque.vision.images import is_pil, pil_to_tensor
 
@@ -26,6 +27,7 @@ class TVTensor(Tensor):
     """What the classes here have in common. `facts`: the attributes that a copy takes over."""
 
     __slots__ = ()
+    __torch_function__ = disabled
     facts: tuple[str, ...] = ()
 
     def __new__(cls, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool | None = None, **facts: Any) -> Any:

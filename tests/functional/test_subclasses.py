@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
+import pickle
 from typing import Any
 
 import pytest
@@ -216,3 +217,115 @@ def test_layers_take_objects_of_a_class_with_a_protocol(make: Any) -> None:
         found.sum().backward()
         wanted.sum().backward()
         assert [p.grad.tolist() for p in layer.parameters()] == [p.grad.tolist() for p in twin.parameters()]
+
+
+# ------------------------------------------------------------------------------------- subclasses without a method of their own
+
+
+class Plain(calque.Tensor):
+    """Says nothing about functions: their results are of its class, as in PyTorch."""
+
+
+class Other(calque.Tensor):
+    """Another one, which has nothing to do with the first."""
+
+
+def plain(*shape: int) -> Any:
+    return calque.randn(*shape).as_subclass(Plain)
+
+
+RESULTS: dict[str, Any] = {
+    "operator": lambda x: x + 1, "reflected": lambda x: 1 - x, "beside a tensor": lambda x: calque.ones(3) * x, "function": calque.relu,
+    "reduction": lambda x: x.sum(), "index": lambda x: x[0], "view": lambda x: x.view(3, 1), "clone": lambda x: x.clone(),
+    "detach": lambda x: x.detach(), "like": calque.zeros_like, "new": lambda x: x.new_zeros(2), "dtype": lambda x: x.double(),
+    "list": lambda x: calque.stack([x, x]), "out": lambda x: calque.add(x, 1, out=calque.empty(3)), "in place": lambda x: x.add_(1),
+    "layer": lambda x: calque.nn.Linear(3, 2)(x), "copy": copy.copy, "deepcopy": copy.deepcopy,
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
+    "iteration": lambda x: list(x)[0], "loss": lambda x: calque.nn.functional.mse_loss(x, calque.zeros(3)),
+    "numbers": lambda x: calque.normal(x, 1.0),
+    "checkpoint": lambda x: calque.utils.checkpoint.checkpoint(calque.sin, x, use_reentrant=False),
+    "collated": lambda x: next(iter(calque.utils.data.DataLoader([x, x], batch_size=2))),
+    "rows": lambda x: next(iter(calque.utils.data.DataLoader(calque.utils.data.TensorDataset(x))))[0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", RESULTS)
+def test_results_are_of_a_subclass_that_says_nothing(what: str) -> None:
+    assert type(RESULTS[what](plain(3))) is Plain
+
+
+def test_what_is_an_ordinary_tensor_all_the_same(tmp_path: Any) -> None:
+    x = plain(3).requires_grad_()
+    (x * x).sum().backward()
+    assert type(x.grad) is calque.Tensor
+    assert type(calque.tensor(x.detach())) is calque.Tensor
+    assert type(calque.func.grad(lambda v: (v * v).sum())(plain(3))) is calque.Tensor
+    assert type(calque.vmap(lambda v: v * 2)(plain(3, 2))) is calque.Tensor
+    parameter = calque.nn.Parameter(plain(3))
+    assert type(parameter) is calque.nn.Parameter and type(parameter * 2) is calque.Tensor
+    for name, options in (("a.calque", {}), ("a.pt", {"format": "pt"})):
+        calque.save({"x": x.detach()}, tmp_path / name, **options)
+        again = calque.load(tmp_path / name)["x"]
+        assert type(again) is calque.Tensor and again.tolist() == x.tolist()
+
+
+def test_a_parameter_of_a_class_with_a_method_is_refused() -> None:
+    with pytest.raises(DTypeError, match=r"\[Parameter\] expected a Tensor without a __torch_function__ of its own, got .*Logged"):
+        calque.nn.Parameter(logged([1.0]))
+
+
+def test_two_subclasses_that_know_nothing_of_each_other() -> None:
+    with pytest.raises(TypeError, match="no implementation found for add"):
+        plain(3) + calque.ones(3).as_subclass(Other)
+
+
+def test_an_optimizer_and_a_function_of_the_program_take_leaves_of_a_subclass() -> None:
+    class Double(calque.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, v: Any) -> Any:
+            ctx.save_for_backward(v)
+            return v * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            (v,) = ctx.saved_tensors
+            return g * 2 + 0 * v
+
+    values, found = calque.randn(3), []
+    for cls in (calque.Tensor, Plain):
+        x = values.clone().as_subclass(cls).requires_grad_()
+        optimizer = calque.optim.Adam([x], lr=0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            y = Double.apply(x)
+            assert type(y) is cls
+            (y * y).sum().backward()
+            optimizer.step()
+        found.append(x.tolist())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("cls", [Plain, Logged])
+def test_hybridized_calls_of_subclasses_run_as_written(cls: type) -> None:
+    layer = calque.nn.Linear(3, 2)
+    call = calque.compile(lambda v: calque.relu(layer(v)) + 1)
+    for k in range(5):
+        x = calque.full((2, 3), float(k)).as_subclass(cls)
+        got = call(x)
+        assert type(got) is cls
+        assert calque.equal(got.as_subclass(calque.Tensor), calque.relu(layer(calque.full((2, 3), float(k)))) + 1)
+
+
+@pytest.mark.parametrize("made", [lambda: calque.ones(2), lambda: plain(2), lambda: calque.nn.Parameter(calque.ones(2))])
+def test_copies_keep_what_a_program_has_set_on_a_tensor(made: Any) -> None:
+    for make in (copy.copy, copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))):
+        t = made()
+        t.names_of_it = ["a"]
+        assert make(t).names_of_it == ["a"]
+    t = made()
+    t.names_of_it = ["a"]
+    assert copy.copy(t).names_of_it is t.names_of_it
+
+
+def test_a_subclass_prints_its_name() -> None:
+    assert repr(calque.ones(2).as_subclass(Plain)) == "Plain([1., 1.])"

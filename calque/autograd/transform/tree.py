@@ -6,6 +6,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from calque.base.asked import ordinary
 from calque.base.errors import ArgumentError
 from calque.base.text import type_name
 
@@ -60,13 +61,13 @@ def _open(x: Any) -> tuple[Any, Any] | None:
 
 
 def flatten(x: Any) -> tuple[list[Any], Any]:
-    """(leaves, structure)."""
+    """(leaves, structure). Transforms look at ordinary tensors: their handles have no room for the class of another."""
     leaves: list[Any] = []
 
     def visit(value: Any) -> Any:
         found = _open(value)
         if found is None:
-            leaves.append(value)
+            leaves.append(ordinary(value))
             return LEAF
         return Container(value.__class__, found[0], tuple([visit(v) for v in found[1]]))
 

@@ -6,8 +6,9 @@ import functools
 from typing import Any
 
 import calque
+from calque.base.asked import LOCAL
 from calque.compat.refused import refused
-from calque.functional.subclasses import LOCAL, ask, overriding
+from calque.functional.subclasses import ask, overriding
 
 __all__ = [
     "BaseTorchFunctionMode", "TorchFunctionMode", "get_ignored_functions", "get_overridable_functions", "handle_torch_function", "has_torch_function",

@@ -18,6 +18,7 @@ from calque.base.layout import sparse_coo, sparse_csc, sparse_csr
 from calque.base.shapes import Size, normalize_dim
 from calque.functional.common import Function, prim
 from calque.functional.placing import beside_input
+from calque.functional.subclasses import disabled
 from calque.functional.views import reshape
 from calque.functional.windows import select
 from calque.record.recorder import local
@@ -53,6 +54,7 @@ class SparseTensor(Tensor):
     """
 
     __slots__ = ("_index", "_elements", "_extent", "_kind", "_unique", "_memo", "_grad_of")
+    __torch_function__ = disabled
     _index: tuple[Tensor, ...]  # COO: indices; CSR: crow, col; CSC: ccol, row
     _elements: Tensor
     _extent: tuple[int, ...]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import calque
+from calque.base.asked import plainly
 from calque.compat.refused import no, nothing, refused, refused_class
-from calque.functional.subclasses import disabled, plainly
+from calque.functional.subclasses import disabled
 from calque.record.recorder import local
 
 __all__ = [
