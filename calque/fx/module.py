@@ -53,7 +53,7 @@ class GraphModule(Module):
                 found = root[target]
             else:
                 raise DTypeError(f"[GraphModule] expected a Module or a dict as root, got {type_name(root)}; pass the module that was traced")
-            _assign(self, target, found)
+            assign_to(self, target, found)
         self.meta: dict[str, Any] = dict(getattr(root, "meta", {}) or {}) if isinstance(getattr(root, "meta", None), dict) else {}
         self.graph = graph
 
@@ -155,7 +155,7 @@ class GraphModule(Module):
         return "\n".join([super().__repr__(), self.code])
 
 
-def _assign(owner: Any, target: str, value: Any) -> None:
+def assign_to(owner: Any, target: str, value: Any) -> None:
     """Set an attribute by a dotted name; what is missing above it becomes empty modules."""
     *path, last = target.split(".")
     for part in path:

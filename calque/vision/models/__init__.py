@@ -3,6 +3,36 @@
 import sys
 
 from calque.functional.blame import publish as _publish
+from calque.vision.models import (
+    alexnet as _alexnet,
+)
+from calque.vision.models import (
+    densenet as _densenet,
+)
+from calque.vision.models import (
+    efficientnet as _efficientnet,
+)
+from calque.vision.models import (
+    feature_extraction,
+)
+from calque.vision.models import (
+    inception as _inception,
+)
+from calque.vision.models import (
+    mobilenet as _mobilenet,
+)
+from calque.vision.models import (
+    resnet as _resnet,
+)
+from calque.vision.models import (
+    transformer as _transformer,
+)
+from calque.vision.models import (
+    unet as _unet,
+)
+from calque.vision.models import (
+    vgg as _vgg,
+)
 from calque.vision.models.alexnet import AlexNet, SqueezeNet, alexnet, squeezenet1_0, squeezenet1_1
 from calque.vision.models.densenet import DenseNet, densenet121, densenet161, densenet169, densenet201
 from calque.vision.models.efficientnet import (
@@ -24,6 +54,7 @@ from calque.vision.models.efficientnet import (
 )
 from calque.vision.models.inception import GoogLeNet, GoogLeNetOutputs, Inception3, InceptionOutputs, googlenet, inception_v3
 from calque.vision.models.mobilenet import MobileNetV2, mobilenet_v2
+from calque.vision.models.registry import get_model, get_model_builder, get_model_weights, get_weight, give_weights_to, list_models
 from calque.vision.models.resnet import (
     BasicBlock,
     Bottleneck,
@@ -61,12 +92,14 @@ __all__ = [
     "InceptionOutputs", "MobileNetV2", "MobileNetV3", "ResNet", "SqueezeNet", "UNet", "VGG", "VisionTransformer", "alexnet", "convnext_base",
     "convnext_large", "convnext_small", "convnext_tiny", "densenet121", "densenet161", "densenet169", "densenet201", "efficientnet_b0",
     "efficientnet_b1", "efficientnet_b2", "efficientnet_b3", "efficientnet_b4", "efficientnet_b5", "efficientnet_b6", "efficientnet_b7",
-    "efficientnet_v2_l", "efficientnet_v2_m", "efficientnet_v2_s", "googlenet", "inception_v3", "mobilenet_v2", "mobilenet_v3_large",
-    "mobilenet_v3_small", "resnet101", "resnet152", "resnet18", "resnet34", "resnet50", "resnext101_32x8d", "resnext101_64x4d",
-    "resnext50_32x4d", "squeezenet1_0", "squeezenet1_1", "unet", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19",
-    "vgg19_bn", "vit_b_16", "vit_b_32", "vit_h_14", "vit_l_16", "vit_l_32", "wide_resnet101_2", "wide_resnet50_2", *CLASSES,
+    "efficientnet_v2_l", "efficientnet_v2_m", "efficientnet_v2_s", "feature_extraction", "get_model", "get_model_builder", "get_model_weights",
+    "get_weight", "googlenet", "inception_v3", "list_models", "mobilenet_v2", "mobilenet_v3_large", "mobilenet_v3_small", "resnet101",
+    "resnet152", "resnet18", "resnet34", "resnet50", "resnext101_32x8d", "resnext101_64x4d", "resnext50_32x4d", "squeezenet1_0", "squeezenet1_1",
+    "unet", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn", "vit_b_16", "vit_b_32", "vit_h_14", "vit_l_16",
+    "vit_l_32", "wide_resnet101_2", "wide_resnet50_2", *CLASSES,
 ]  # fmt: skip
 
 globals().update(CLASSES)
+give_weights_to((_alexnet, _densenet, _efficientnet, _inception, _mobilenet, _resnet, _transformer, _unet, _vgg))
 
 _publish(sys.modules[__name__])

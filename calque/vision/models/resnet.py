@@ -16,6 +16,8 @@ __all__ = [
     "BasicBlock",
     "Bottleneck",
     "ResNet",
+    "conv1x1",
+    "conv3x3",
     "resnet101",
     "resnet152",
     "resnet18",
@@ -29,12 +31,14 @@ __all__ = [
 ]
 
 
-def _conv3x3(inputs: int, outputs: int, stride: int = 1, groups: int = 1) -> Any:
-    return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, groups=groups, bias=False)
+def conv3x3(in_planes: int, out_planes: int, stride: int = 1, groups: int = 1, dilation: int = 1) -> Any:
+    """A 3x3 convolution without bias that keeps the size, but for its stride: (N, in_planes, H, W) -> (N, out_planes, H / stride, W / stride)."""
+    return nn.Conv2d(in_planes, out_planes, 3, stride=stride, padding=dilation, groups=groups, bias=False, dilation=dilation)
 
 
-def _conv1x1(inputs: int, outputs: int, stride: int = 1) -> Any:
-    return nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
+def conv1x1(in_planes: int, out_planes: int, stride: int = 1) -> Any:
+    """A 1x1 convolution without bias."""
+    return nn.Conv2d(in_planes, out_planes, 1, stride=stride, bias=False)
 
 
 class BasicBlock(nn.Module):
@@ -42,15 +46,21 @@ class BasicBlock(nn.Module):
 
     expansion = 1
 
-    def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None, groups: int = 1, base_width: int = 64) -> None:
+    def __init__(
+        self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None, groups: int = 1, base_width: int = 64, dilation: int = 1,
+        norm_layer: Callable[[int], Any] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         if groups != 1 or base_width != 64:
             raise ArgumentError(f"[BasicBlock] BasicBlock only supports groups=1 and base_width=64, got {groups} and {base_width}; use Bottleneck")
-        self.conv1 = _conv3x3(inplanes, planes, stride)
-        self.bn1 = nn.BatchNorm2d(planes)
+        if dilation > 1:
+            raise NotImplementedError(f"[BasicBlock] Dilation > 1 not supported in BasicBlock, got {dilation}; use Bottleneck")
+        norm = norm_layer or nn.BatchNorm2d
+        self.conv1 = conv3x3(inplanes, planes, stride)
+        self.bn1 = norm(planes)
         self.relu = nn.ReLU(inplace=True)
-        self.conv2 = _conv3x3(planes, planes)
-        self.bn2 = nn.BatchNorm2d(planes)
+        self.conv2 = conv3x3(planes, planes)
+        self.bn2 = norm(planes)
         self.downsample = downsample
         self.stride = stride
 
@@ -66,15 +76,19 @@ class Bottleneck(nn.Module):
 
     expansion = 4
 
-    def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None, groups: int = 1, base_width: int = 64) -> None:
+    def __init__(
+        self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None, groups: int = 1, base_width: int = 64, dilation: int = 1,
+        norm_layer: Callable[[int], Any] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
+        norm = norm_layer or nn.BatchNorm2d
         width = int(planes * (base_width / 64.0)) * groups
-        self.conv1 = _conv1x1(inplanes, width)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = _conv3x3(width, width, stride, groups)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = _conv1x1(width, planes * self.expansion)
-        self.bn3 = nn.BatchNorm2d(planes * self.expansion)
+        self.conv1 = conv1x1(inplanes, width)
+        self.bn1 = norm(width)
+        self.conv2 = conv3x3(width, width, stride, groups, dilation)
+        self.bn2 = norm(width)
+        self.conv3 = conv1x1(width, planes * self.expansion)
+        self.bn3 = norm(planes * self.expansion)
         self.relu = nn.ReLU(inplace=True)
         self.downsample = downsample
         self.stride = stride
@@ -90,6 +104,10 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """Stem, four stages of blocks, mean over positions, classifier: (N, 3, H, W) -> (N, num_classes).
 
+    block: `BasicBlock` or `Bottleneck`. layers: blocks of each stage. groups, width_per_group: of the 3x3 convolutions of bottlenecks. norm_layer:
+    makes the layer behind a convolution of its number of channels (default `nn.BatchNorm2d`). replace_stride_with_dilation: for stages 2 to 4 whether
+    the stride becomes a dilation, so that the image stays as large; bottlenecks only.
+
     >>> import calque
     >>> from calque.vision.models import resnet18
     >>> sum(p.numel() for p in resnet18(num_classes=1000).parameters())
@@ -98,19 +116,22 @@ class ResNet(nn.Module):
 
     def __init__(
         self, block: Any, layers: Sequence[int], num_classes: int = 1000, zero_init_residual: bool = False, groups: int = 1,
-        width_per_group: int = 64,
+        width_per_group: int = 64, replace_stride_with_dilation: Sequence[bool] | None = None, norm_layer: Callable[[int], Any] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.grouping = {} if groups == 1 and width_per_group == 64 else {"groups": groups, "base_width": width_per_group}
-        self.inplanes = 64
+        dilate = (False, False, False) if replace_stride_with_dilation is None else tuple(replace_stride_with_dilation)
+        if len(dilate) != 3:
+            raise ArgumentError(f"[ResNet] replace_stride_with_dilation should be None or a 3-element tuple, got {dilate}")
+        self._norm_layer = norm_layer or nn.BatchNorm2d
+        self.inplanes, self.dilation, self.groups, self.base_width = 64, 1, groups, width_per_group
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
+        self.bn1 = self._norm_layer(64)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        self.layer1 = self._stage(block, 64, layers[0], 1)
-        self.layer2 = self._stage(block, 128, layers[1], 2)
-        self.layer3 = self._stage(block, 256, layers[2], 2)
-        self.layer4 = self._stage(block, 512, layers[3], 2)
+        self.layer1 = self._make_layer(block, 64, layers[0])
+        self.layer2 = self._make_layer(block, 128, layers[1], stride=2, dilate=dilate[0])
+        self.layer3 = self._make_layer(block, 256, layers[2], stride=2, dilate=dilate[1])
+        self.layer4 = self._make_layer(block, 512, layers[3], stride=2, dilate=dilate[2])
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
         self.fc = nn.Linear(512 * block.expansion, num_classes)
         self._initialise(zero_init_residual)
@@ -119,20 +140,25 @@ class ResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            elif isinstance(module, nn.BatchNorm2d):
+            elif isinstance(module, (nn.BatchNorm2d, nn.GroupNorm)):
                 nn.init.constant_(module.weight, 1)
                 nn.init.constant_(module.bias, 0)
             if zero_init_residual and isinstance(module, (BasicBlock, Bottleneck)):
                 last = module.bn3 if isinstance(module, Bottleneck) else module.bn2
-                nn.init.constant_(last.weight, 0)
+                if last.weight is not None:
+                    nn.init.constant_(last.weight, 0)
 
-    def _stage(self, block: Any, planes: int, blocks: int, stride: int) -> Any:
-        downsample = None
+    def _make_layer(self, block: Any, planes: int, blocks: int, stride: int = 1, dilate: bool = False) -> Any:
+        """A stage; under torchvision's name, because models that derive from this one call it."""
+        before, downsample = self.dilation, None
+        if dilate:
+            self.dilation, stride = self.dilation * stride, 1
         if stride != 1 or self.inplanes != planes * block.expansion:
-            downsample = nn.Sequential(_conv1x1(self.inplanes, planes * block.expansion, stride), nn.BatchNorm2d(planes * block.expansion))
-        layers = [block(self.inplanes, planes, stride, downsample, **self.grouping)]
+            downsample = nn.Sequential(conv1x1(self.inplanes, planes * block.expansion, stride), self._norm_layer(planes * block.expansion))
+        shared = (self.groups, self.base_width)
+        layers = [block(self.inplanes, planes, stride, downsample, *shared, before, self._norm_layer)]
         self.inplanes = planes * block.expansion
-        layers += [block(self.inplanes, planes, **self.grouping) for _ in range(1, blocks)]
+        layers += [block(self.inplanes, planes, 1, None, *shared, self.dilation, self._norm_layer) for _ in range(1, blocks)]
         return nn.Sequential(*layers)
 
     blocks_of_forward = ("stem",)  # for `calque.memory.fit`
@@ -147,7 +173,7 @@ class ResNet(nn.Module):
         return self.fc(T.flatten(self.avgpool(x), 1))  # type: ignore[no-any-return]
 
 
-def _maker(name: str, block: Any, layers: Sequence[int], **fixed: int) -> Callable[..., ResNet]:
+def _maker(name: str, block: Any, layers: Sequence[int], **fixed: Any) -> Callable[..., ResNet]:
     text = f"{name}: {block.__name__}, {list(layers)} blocks per stage; options are those of `ResNet`."
     return maker(name, lambda **options: ResNet(block, layers, **{**fixed, **options}), text)  # type: ignore[no-any-return, arg-type]
 

@@ -11,6 +11,7 @@ from typing import Any
 from calque import functional as T
 from calque import nn
 from calque.base.errors import ArgumentError, ShapeError
+from calque.fx.tracer import wrap
 from calque.nn import functional as F
 from calque.tensor import Tensor
 from calque.vision.models.weights import maker
@@ -54,6 +55,15 @@ class _Encoder(nn.Module):
         return self.ln(self.layers(self.dropout(input + self.pos_embedding)))  # type: ignore[no-any-return]
 
 
+@wrap
+def require_image(x: Tensor, size: int) -> None:
+    """Raise ShapeError unless images have this size. One node for `calque.fx`, which traces no branches."""
+    if x.ndim != 4 or tuple(x.shape[-2:]) != (size, size):
+        raise ShapeError(
+            f"[VisionTransformer] Wrong image height or width: expected (N, 3, {size}, {size}), got {tuple(x.shape)}; pass image_size="
+        )
+
+
 class VisionTransformer(nn.Module):
     """(N, 3, image_size, image_size) -> (N, num_classes): patches as words, of which an additional one becomes the class.
 
@@ -86,11 +96,7 @@ class VisionTransformer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The scores of the classes."""
-        if x.ndim != 4 or tuple(x.shape[-2:]) != (self.image_size, self.image_size):
-            size = self.image_size
-            raise ShapeError(
-                f"[VisionTransformer] Wrong image height or width: expected (N, 3, {size}, {size}), got {tuple(x.shape)}; pass image_size="
-            )
+        require_image(x, self.image_size)
         words = self.conv_proj(x).flatten(2).permute(0, 2, 1)
         words = T.cat([self.class_token.expand(x.shape[0], -1, -1), words], 1)
         return self.heads(self.encoder(words)[:, 0])  # type: ignore[no-any-return]

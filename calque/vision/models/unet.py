@@ -8,10 +8,18 @@ from collections import OrderedDict
 from calque import functional as T
 from calque import nn
 from calque.base.errors import ShapeError
+from calque.fx.tracer import wrap
 from calque.tensor import Tensor
 from calque.vision.models.weights import maker
 
 __all__ = ["UNet", "unet"]
+
+
+@wrap
+def require_sixteenths(x: Tensor) -> None:
+    """Raise ShapeError unless the height and width of images are multiples of 16. One node for `calque.fx`, which traces no branches."""
+    if x.ndim != 4 or x.shape[-2] % 16 or x.shape[-1] % 16:
+        raise ShapeError(f"[UNet] expected (N, C, H, W) with H and W multiples of 16, got {tuple(x.shape)}; pad the image")
 
 
 class UNet(nn.Module):
@@ -49,8 +57,7 @@ class UNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores for each pixel."""
-        if x.ndim != 4 or x.shape[-2] % 16 or x.shape[-1] % 16:
-            raise ShapeError(f"[UNet] expected (N, C, H, W) with H and W multiples of 16, got {tuple(x.shape)}; pad the image")
+        require_sixteenths(x)
         kept = []
         for k in (1, 2, 3, 4):
             x = getattr(self, f"encoder{k}")(x)

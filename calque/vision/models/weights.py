@@ -129,12 +129,13 @@ def _read() -> tuple[dict[str, Any], dict[str, Any]]:
     return classes, {model: classes[name] for model, name in models.items()}
 
 
-CLASSES, _OF = _read()
+CLASSES, WEIGHTS_OF = _read()
+MAKERS: dict[str, Callable[..., Any]] = {}  # by the names of the models
 
 
 def state_of(model: str, weights: Any) -> dict[str, Any]:
     """Named tensors: of a member of the model's class of weights or its name ("DEFAULT"), or of what `calque.io.weights.file_of` takes."""
-    kind = _OF.get(model)
+    kind = WEIGHTS_OF.get(model)
     member = getattr(kind, "__members__", {}).get(weights.rpartition(".")[2] if isinstance(weights, str) and not is_place(weights) else "")
     if kind is not None and isinstance(weights, kind):
         member = weights
@@ -159,7 +160,7 @@ def maker(name: str, build: Callable[..., Any], text: str) -> Any:
     """The function that makes a model by its name, with trained weights if they are asked for."""
 
     def make(*, weights: Any = None, pretrained: bool = False, progress: bool = True, **options: Any) -> Any:
-        chosen = next(iter(_OF[name])) if pretrained and weights is None and name in _OF else weights
+        chosen = next(iter(WEIGHTS_OF[name])) if pretrained and weights is None and name in WEIGHTS_OF else weights
         if chosen is None:
             return build(**options)
         state = state_of(name, chosen)
@@ -176,4 +177,5 @@ def maker(name: str, build: Callable[..., Any], text: str) -> Any:
 
     make.__name__ = make.__qualname__ = name
     make.__doc__ = f"{text}{_WEIGHTS_TEXT}"
+    MAKERS[name] = make
     return make
