@@ -48,7 +48,7 @@ def test_features_are_what_hooks_see() -> None:
     found = extract(x)
     assert list(found) == ["a", "b"] and not hasattr(extract, "fc")
     assert calque.equal(found["a"], seen["layer2"]) and calque.equal(found["b"], seen["layer4"])
-    assert extract.layer1 is model.layer1
+    assert extract.get_submodule("layer1.0.conv1") is model.layer1[0].conv1
 
 
 def test_gradients_reach_the_weights_of_the_model() -> None:
