@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from calque.base.errors import DTypeError
 from calque.base.extras import need
+from calque.base.text import described
 from calque.monitor.host import to_host
 from calque.monitor.logger import Logger, numbers
 
@@ -26,6 +28,9 @@ class SummaryWriter(Logger):
         flush_secs: int = 120,
         filename_suffix: str = "",
     ) -> None:
+        for name, value in (("max_queue", max_queue), ("flush_secs", flush_secs)):  # the client's thread would die of others, unseen
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise DTypeError(f"[SummaryWriter] expected {name} as a number, got {described(value)}")
         module = need("tensorboardX", "tensorboardX", "monitor", "SummaryWriter")
         self._writer = module.SummaryWriter(
             None if log_dir is None else str(log_dir),

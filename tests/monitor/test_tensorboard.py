@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import calque
-from calque.base.errors import MissingExtraError
+from calque.base.errors import DTypeError, MissingExtraError
 from calque.monitor import SummaryWriter
 
 
@@ -76,3 +76,10 @@ def test_the_missing_extra_is_named() -> None:
 def test_it_is_not_imported_before_it_is_used() -> None:
     code = "import sys, calque, calque.monitor; print('tensorboardX' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize("name", ["max_queue", "flush_secs"])
+def test_numbers_that_are_none_are_refused(name: str, tmp_path: Path) -> None:
+    """The client's thread, which writes, ended without a word."""
+    with pytest.raises(DTypeError, match=f"expected {name} as a number"):
+        SummaryWriter(str(tmp_path), **{name: {}})

@@ -213,3 +213,9 @@ def test_a_transformation_of_ones_own() -> None:
 def test_what_a_transform_cannot_work_with_is_refused_when_it_is_made(make: Any) -> None:
     with pytest.raises(ArgumentError, match="expected"):
         make()
+
+
+@pytest.mark.parametrize("given", [("a", 2, 0.5), (2, 2, np.array(["1"])), (2, 2, 1.5), (2.0, 2, 0.5)])
+def test_corners_are_drawn_for_numbers(given: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"\[RandomPerspective\] expected"):
+        transforms.RandomPerspective.get_params(*given)

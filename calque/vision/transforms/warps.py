@@ -6,6 +6,7 @@ from typing import Any
 
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
+from calque.functional.kinds import is_int
 from calque.vision.images import InterpolationMode
 from calque.vision.transforms import functional as F
 from calque.vision.transforms.base import Sometimes, Transform, below, between, common_size, fill_of, limits
@@ -80,6 +81,9 @@ class RandomPerspective(Sometimes):
     @staticmethod
     def get_params(width: int, height: int, distortion_scale: float) -> tuple[list[list[int]], list[list[int]]]:
         """(startpoints, endpoints) by chance."""
+        if not (is_int(width) and is_int(height)):
+            raise ArgumentError(f"[RandomPerspective] expected width and height as ints, got {shown(width)} and {shown(height)}")
+        _inside("RandomPerspective", "distortion_scale", distortion_scale, 0.0, 1.0)
         right, bottom = width - 1, height - 1
         far_x, far_y = (int(distortion_scale * (side // 2)) + 1 for side in (width, height))
         start = [[0, 0], [right, 0], [right, bottom], [0, bottom]]
