@@ -133,7 +133,7 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
     for entry in p2p_op_list:
         if not isinstance(entry, P2POp):
             raise ArgumentError(f"[batch_isend_irecv] expected a list of P2POp, got {type_name(entry)}")
-    if not p2p_op_list:
+    if not len(p2p_op_list):
         raise ArgumentError("[batch_isend_irecv] expected one P2POp or more, got none")
     # Receives first: a receive waits for nothing, and a message to somebody who expects it needs no memory on the way.
     begun = {id(e): e.op(e.tensor, e.peer, e.group, e.tag, e.group_peer) for e in sorted(p2p_op_list, key=lambda e: e.op.__name__ == "isend")}

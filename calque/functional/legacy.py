@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
+from calque.base.asked import ordinary
 from calque.base.errors import DTypeError
 from calque.base.shapes import Size
 from calque.base.text import described
@@ -27,6 +28,7 @@ class LegacyType(type):
 
     def __call__(cls, *arguments: Any, device: Any = None) -> Tensor:
         """Sizes, or one `Size`, make an uninitialised tensor; a list or an array its values; a tensor of this type shares memory."""
+        arguments = tuple(map(ordinary, arguments))
         if len(arguments) == 1 and isinstance(arguments[0], Size):  # a tuple of the same numbers would be values
             return empty(tuple(arguments[0]), dtype=cls.dtype, device=device)
         if not arguments:

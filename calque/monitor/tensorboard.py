@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from calque.base.errors import DTypeError
+from calque.base.errors import ArgumentError, DTypeError
 from calque.base.extras import need
 from calque.base.text import described
 from calque.monitor.host import to_host
@@ -78,6 +78,8 @@ class SummaryWriter(Logger):
         self, tag: str, figure: Any, global_step: int | None = None, close: bool = True, walltime: float | None = None
     ) -> None:
         """A matplotlib figure, or a list of them, which is closed afterwards."""
+        if isinstance(figure, (list, tuple)) and not figure:
+            raise ArgumentError("[add_figure] expected a figure, or a list of one or more, got an empty one")
         self._writer.add_figure(tag, figure, global_step, close, walltime)
 
     def add_text(self, tag: str, text_string: str, global_step: int | None = None, walltime: float | None = None) -> None:

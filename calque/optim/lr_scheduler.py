@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from calque.base.errors import ArgumentError, DTypeError
-from calque.base.text import shown, type_name
+from calque.base.text import function_name, shown, type_name
 from calque.functional.common import is_number, is_tensor
 from calque.observe.source import warn_user
 from calque.optim.cycles import CosineAnnealingLR, CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
@@ -56,7 +56,15 @@ class LambdaLR(LRScheduler):
 
     def get_lr(self) -> list[Any]:
         self._warn_outside_step()
-        return [base * f(self.last_epoch) for base, f in zip(self.base_lrs, self.lr_lambdas, strict=True)]
+        return [base * self._factor(f) for base, f in zip(self.base_lrs, self.lr_lambdas, strict=True)]
+
+    def _factor(self, function: Callable[[int], float]) -> Any:
+        try:
+            return function(self.last_epoch)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # it is of the program's own code
+                raise
+            raise TypeError(f"[{type(self).__name__}] expected lr_lambda as a function of an epoch, got {function_name(function)}: {error}") from None
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue, except the optimizer and the code of functions; callable objects keep their attributes."""
@@ -75,7 +83,7 @@ class MultiplicativeLR(LambdaLR):
         self._warn_outside_step()
         if self._is_initial:
             return self._rates()
-        return [g["lr"] * f(self.last_epoch) for g, f in zip(self.optimizer.param_groups, self.lr_lambdas, strict=True)]
+        return [g["lr"] * self._factor(f) for g, f in zip(self.optimizer.param_groups, self.lr_lambdas, strict=True)]
 
 
 class StepLR(LRScheduler):

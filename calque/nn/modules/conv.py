@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from calque.base.errors import ArgumentError
-from calque.base.text import shown
+from calque.base.errors import ArgumentError, DTypeError
+from calque.base.text import described, shown
+from calque.functional.kinds import is_int
 from calque.nn import functional as F
 from calque.nn import init
 from calque.nn.module import Module
@@ -206,6 +207,8 @@ class _Transposed(_Conv):
         if output_size is None:
             return self.output_padding
         n = self.dims
+        if not isinstance(output_size, (tuple, list)) or len(output_size) < n or not all(is_int(s) for s in output_size):
+            raise DTypeError(f"[{type(self).__name__}] expected output_size as a list of {n} ints, got {described(output_size)}")
         wanted = [int(s) for s in output_size][-n:]
         least = [
             (input._layout.shape[i - n] - 1) * self.stride[i] - 2 * self.padding[i] + self.dilation[i] * (self.kernel_size[i] - 1) + 1
