@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from calque.autograd.engine import RuleNamespace, accumulate_grad, run_backward
 from calque.autograd.grad_fn import shown
 from calque.autograd.passes import backward_again, gradients_again
+from calque.base.asked import ordinary
 from calque.base.errors import ArgumentError, AutogradError, DTypeError, ShapeError, how_to_pass
 from calque.base.layout import Layout
 from calque.base.shapes import fills
@@ -454,6 +455,7 @@ def _get_data(self: Tensor) -> Tensor:
 def _set_data(self: Tensor, value: Tensor) -> None:
     if not isinstance(value, Tensor):
         raise DTypeError(f"[data] expected a Tensor, got {type_name(value)}; {how_to_pass(value)}")
+    value = ordinary(value)
     if self._requires_grad and value._layout.dtype.category < 2:
         raise DTypeError(
             f"[data] data set to a tensor that requires gradients must be floating point dtype, got {value._layout.dtype!r}"

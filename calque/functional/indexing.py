@@ -12,6 +12,7 @@ import numpy as np
 from calque.autograd.assign import assign, put_number
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
+from calque.base.asked import ASKED
 from calque.base.device import CPU
 from calque.base.errors import DTypeError, NotDense, OutOfRangeError, ShapeError, how_to_pass
 from calque.base.layout import Layout, dense_layout, layout
@@ -391,6 +392,15 @@ def put_values(input: Tensor, items: tuple[Any, ...], value: Any, accumulate: bo
 
 def set_item(input: Tensor, index: Any, value: Any) -> None:
     """`input[index] = value`."""
+    try:
+        _set_item(input, index, value)
+    except NotDense as error:
+        if error.tensor.__class__ not in ASKED:
+            raise
+        error.meaning("__setitem__", (input, index, value), {})
+
+
+def _set_item(input: Tensor, index: Any, value: Any) -> None:
     items = _items(index)
     key = basic_key(items)
     if key is None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
+from calque.base.asked import ordinary
 from calque.base.errors import ArgumentError, AutogradError, DTypeError
 from calque.base.layout import dense_layout
 from calque.base.shapes import contiguous_strides
@@ -178,13 +179,13 @@ class TypedStorageView(StorageView):
 @method("untyped_storage")
 def untyped_storage(input: Tensor) -> StorageView:
     """The memory behind the tensor, as bytes."""
-    return StorageView(input)
+    return StorageView(ordinary(input))
 
 
 @method("storage", "typed_storage")
 def storage(input: Tensor) -> TypedStorageView:
     """The memory behind the tensor, as elements of its type."""
-    return TypedStorageView(input)
+    return TypedStorageView(ordinary(input))
 
 
 @method("set_")

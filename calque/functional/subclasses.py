@@ -156,7 +156,7 @@ def public_function(name: str, function: Any = None) -> Any:
 
 def _meaning(self: Any, name: str, args: Sequence[Any], keywords: Mapping[str, Any], function: Any = None) -> Any:
     """See `SparseTensor._meaning`."""
-    return ask(public_function(name, function), (*args, *keywords.values()), args, keywords, function is not None)
+    return ask(public_function(name, function), (*args, *keywords.values(), self), args, keywords, function is not None)
 
 
 def _behind(slot: Any) -> property:

@@ -234,6 +234,12 @@ def plain(*shape: int) -> Any:
     return calque.randn(*shape).as_subclass(Plain)
 
 
+def hooked(x: Any) -> Any:
+    layer = calque.nn.Identity()
+    layer.register_forward_hook(lambda m, i, o: x)
+    return layer
+
+
 RESULTS: dict[str, Any] = {
     "operator": lambda x: x + 1, "reflected": lambda x: 1 - x, "beside a tensor": lambda x: calque.ones(3) * x, "function": calque.relu,
     "reduction": lambda x: x.sum(), "index": lambda x: x[0], "view": lambda x: x.view(3, 1), "clone": lambda x: x.clone(),
@@ -245,6 +251,12 @@ RESULTS: dict[str, Any] = {
     "numbers": lambda x: calque.normal(x, 1.0),
     "checkpoint": lambda x: calque.utils.checkpoint.checkpoint(calque.sin, x, use_reentrant=False),
     "collated": lambda x: next(iter(calque.utils.data.DataLoader([x, x], batch_size=2))),
+    "weight of a loss": lambda x: calque.nn.functional.cross_entropy(calque.ones(2, 3), calque.tensor([0, 1]), weight=x.abs()),
+    "called with other weights": lambda x: calque.func.functional_call(calque.nn.Linear(3, 1), {"weight": x[None]}, calque.ones(1, 3)),
+    "written to": lambda x: calque.zeros(3).copy_(x), "picked": lambda x: calque.ones(3)[x > 9],
+    "state": lambda x: calque.nn.LSTM(2, 3)(calque.ones(1, 2), (x[None], x[None]))[0],
+    "attention": lambda x: calque.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None]),
+    "hook": lambda x: calque.nn.Sequential(hooked(x), calque.nn.ReLU())(calque.ones(3)),
     "rows": lambda x: next(iter(calque.utils.data.DataLoader(calque.utils.data.TensorDataset(x))))[0],
 }  # fmt: skip
 
@@ -329,3 +341,24 @@ def test_copies_keep_what_a_program_has_set_on_a_tensor(made: Any) -> None:
 
 def test_a_subclass_prints_its_name() -> None:
     assert repr(calque.ones(2).as_subclass(Plain)) == "Plain([1., 1.])"
+
+
+def test_tensors_take_values_from_a_subclass() -> None:
+    x = calque.zeros(3)
+    x[0], x[calque.tensor([1]).as_subclass(Plain)] = plain(1)[0] * 0 + 5, 6.0
+    x[2:] = calque.tensor([7.0]).as_subclass(Plain)
+    assert x.tolist() == [5.0, 6.0, 7.0]
+    p = calque.nn.Parameter(calque.zeros(2))
+    p.data = calque.ones(2).as_subclass(Plain)
+    p.grad = calque.ones(2).as_subclass(Plain)
+    calque.optim.SGD([p], lr=0.5).step()
+    assert type(p) is calque.nn.Parameter and p.tolist() == [0.5, 0.5]
+    assert calque.nn.Embedding.from_pretrained(plain(2, 2)).weight.shape == (2, 2)
+    assert plain(2).untyped_storage().nbytes() == 8 and type(calque.Tensor(plain(2))) is calque.Tensor
+
+
+def test_a_class_is_asked_about_writes_of_its_objects_into_tensors() -> None:
+    x, value = calque.zeros(2), logged(3.0)
+    CALLS.clear()
+    x[0] = value
+    assert [calque.Tensor.__setitem__.__name__] == CALLS and x.tolist() == [3.0, 0.0]

@@ -69,7 +69,8 @@ TWO = (
     "{0}.scatter_add(1, T.tensor([[0, 1, 2], [1, 1, 0]]), {1})", "{0}.masked_scatter({1} > 0.3, {1})", "{0}.type_as({1})",
     "{0}.index_copy(0, T.tensor([1, 0]), {1})", "T.addr({0}, {1}[:, 0], {1}[0])", "T.addmv({0}[0][:2], {1}, {0}[0])[:, None]",
     "F.bilinear({0}, {1}, T.ones(3, 3, 3, dtype=T.float64))", "{0}.where({1} > 0.4, {1})",
-    "T.outer({0}[0], {1}[1])[:2]", "T.cdist({0}, {1}).repeat(1, 2)[:, :3]", "F.batch_norm({0}, None, None, {1}[0], {1}[1], True)",
+    "T.outer({0}[0], {1}[1])[:2]", "T.cdist({0}, {1}).repeat(1, 2)[:, :3]",
+    "F.batch_norm({0}, None, None, {1}[0].contiguous(), {1}[1].contiguous(), True)",
 )  # fmt: skip
 FORMS = (
     "relu_()", "sigmoid_()", "tanh_()", "exp_()", "sin_()", "abs_()", "sqrt_()", "rsqrt_()", "reciprocal_()", "log_()", "square_()", "neg_()",

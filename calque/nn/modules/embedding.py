@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from calque.base.asked import ordinary
 from calque.base.errors import ArgumentError, ShapeError
 from calque.nn import functional as F
 from calque.nn import init
@@ -111,6 +112,7 @@ class Embedding(_Table):
         sparse: bool = False,
     ) -> "Embedding":
         """A table with given values, frozen by default."""
+        embeddings = ordinary(embeddings)
         if embeddings._layout.ndim != 2:
             raise ShapeError(f"[Embedding] Embeddings parameter is expected to be 2-dimensional, got shape {tuple(embeddings._layout.shape)}")
         rows, columns = embeddings._layout.shape
@@ -147,6 +149,7 @@ class EmbeddingBag(_Table):
         mode: str = "mean", sparse: bool = False, include_last_offset: bool = False, padding_idx: int | None = None,
     ) -> "EmbeddingBag":  # fmt: skip
         """A table with given values, frozen by default."""
+        embeddings = ordinary(embeddings)
         if embeddings._layout.ndim != 2:
             raise ShapeError(f"[EmbeddingBag] Embeddings parameter is expected to be 2-dimensional, got shape {tuple(embeddings._layout.shape)}")
         rows, columns = embeddings._layout.shape
