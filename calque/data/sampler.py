@@ -143,7 +143,7 @@ class BatchSampler(Sampler[list[int]]):
 
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool) -> None:
         require_positive("BatchSampler", "batch_size", batch_size)
-        if isinstance(sampler, type) or not hasattr(sampler, "__iter__"):
+        if isinstance(sampler, type) or not hasattr(sampler, "__iter__") or getattr(sampler, "ndim", 1) == 0:
             raise DTypeError(f"[BatchSampler] expected a sampler or other indices to walk through, got {described(sampler)}")
         if not isinstance(drop_last, bool):
             raise ArgumentError(f"[BatchSampler] expected drop_last to be True or False, got {shown(drop_last)}")

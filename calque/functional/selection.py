@@ -14,7 +14,7 @@ from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError, how_to_pass
 from calque.base.layout import dense_layout
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, whole
-from calque.base.text import shown, type_name
+from calque.base.text import described, shown, type_name
 from calque.functional.checks import check_index
 from calque.functional.common import (
     Operand,
@@ -570,6 +570,8 @@ def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0,
 @method("map_")
 def map_(input: Tensor, other: Tensor, callable: Any) -> Tensor:
     """Every element replaced by callable(own, other's), on Python numbers."""
+    if not hasattr(callable, "__call__"):  # noqa: B004 - the argument's name hides the function
+        raise DTypeError(f"[map_] expected a function of two numbers, got {described(callable)}")
     theirs = read(expand(other, tuple(input._layout.shape)), "map_")
     values = np.vectorize(callable)(read(input, "map_"), theirs)
     return write_back("map_", input, upload(values, input._layout.dtype))

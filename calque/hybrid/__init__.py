@@ -36,9 +36,9 @@ def compile(
     >>> [f(calque.ones(3), calque.ones(3)).item() for _ in range(4)]
     [3.0, 3.0, 3.0, 3.0]
     """
-    if mode not in _MODES:
+    if not isinstance(mode, str | None) or mode not in _MODES:
         raise ArgumentError(f"[compile] expected mode as one of {', '.join(map(repr, _MODES))}, got {shown(mode)}")
-    if isinstance(backend, str) and backend not in _BACKENDS:
+    if not callable(backend) and (not isinstance(backend, str) or backend not in _BACKENDS):
         raise ArgumentError(f"[compile] expected backend as one of {', '.join(map(repr, _BACKENDS))}, got {shown(backend)}")
     if model is None:
         return lambda found: compile(
@@ -48,7 +48,7 @@ def compile(
         return Symbol(model)
     if not callable(model):
         raise ArgumentError(f"[compile] expected a function, a Module or a text such as 'c = a + b', got {type_name(model)}")
-    if disable or backend in ("eager", "aot_eager"):
+    if disable or (isinstance(backend, str) and backend in ("eager", "aot_eager")):
         return model
     return model.hybridize(fullgraph=fullgraph) if isinstance(model, Module) else Hybridized(model, fullgraph=fullgraph)
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.extras import need
-from calque.base.text import described
+from calque.base.text import described, shown
 from calque.monitor.host import to_host
 from calque.monitor.logger import Logger, numbers
+
+_ESTIMATORS = ("auto", "fd", "doane", "scott", "stone", "rice", "sturges", "sqrt")  # of `numpy.histogram_bin_edges`
 
 
 class SummaryWriter(Logger):
@@ -60,6 +62,8 @@ class SummaryWriter(Logger):
         self, tag: str, values: Any, global_step: int | None = None, bins: str = "tensorflow", walltime: float | None = None
     ) -> None:
         """The distribution of the values of a tensor of any shape."""
+        if isinstance(bins, str) and bins not in ("tensorflow", *_ESTIMATORS):
+            raise ArgumentError(f"[add_histogram] expected bins as 'tensorflow', numbers or one of {', '.join(_ESTIMATORS)}, got {shown(bins)}")
         self._writer.add_histogram(tag, to_host(values), global_step, bins, walltime)
 
     def add_image(

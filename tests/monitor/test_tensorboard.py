@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import calque
-from calque.base.errors import DTypeError, MissingExtraError
+from calque.base.errors import ArgumentError, DTypeError, MissingExtraError
 from calque.monitor import SummaryWriter
 
 
@@ -83,3 +83,12 @@ def test_numbers_that_are_none_are_refused(name: str, tmp_path: Path) -> None:
     """The client's thread, which writes, ended without a word."""
     with pytest.raises(DTypeError, match=f"expected {name} as a number"):
         SummaryWriter(str(tmp_path), **{name: {}})
+
+
+def test_lists_and_bins_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+    writer = SummaryWriter(str(tmp_path))
+    with pytest.raises(ArgumentError, match="expected a figure, or a list of one or more"):
+        writer.add_figure("a", [])
+    with pytest.raises(ArgumentError, match="expected bins as 'tensorflow', numbers or one of auto"):
+        writer.add_histogram("a", calque.ones(3), bins="bilinear")
+    writer.close()

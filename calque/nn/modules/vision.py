@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from calque.base.errors import DTypeError
 from calque.base.shapes import listed
+from calque.base.text import shown
+from calque.functional.common import is_number, is_tensor
 from calque.nn import functional as F
 from calque.nn.module import Module
 from calque.tensor import Tensor
@@ -16,6 +19,15 @@ __all__ = [
 ]  # fmt: skip
 
 
+def _factors(given: Any) -> Any:
+    factors = given if isinstance(given, (tuple, list)) else (given,)
+    if given is not None and not all(is_number(f) or (is_tensor(f) and f.numel() == 1) for f in factors):
+        raise DTypeError(f"[Upsample] expected scale_factor as a number or a tuple of numbers, got {shown(given)}")
+    if isinstance(given, (tuple, list)):
+        return tuple(float(f) for f in given)
+    return float(given) if given else None
+
+
 class Upsample(Module):
     """Resize: (N, C, *) -> (N, C, *size). See `nn.functional.interpolate`."""
 
@@ -25,9 +37,7 @@ class Upsample(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.size, self.mode, self.align_corners = size, mode, align_corners
-        self.scale_factor = (
-            tuple(float(f) for f in scale_factor) if isinstance(scale_factor, tuple) else float(scale_factor) if scale_factor else None
-        )
+        self.scale_factor = _factors(scale_factor)
         self.recompute_scale_factor = recompute_scale_factor
 
     def forward(self, input: Tensor) -> Tensor:
