@@ -21,7 +21,7 @@ def table_row(*cells: object, width: int = _WIDTH) -> str:
     """
     if not isinstance(width, int) or width < 0:
         raise ArgumentError(f"[table_row] expected width as an int of at least 0, got {shown(width)}")
-    return " ".join(f"{cell_text(cell):>{width}}" for cell in cells)
+    return " ".join(f"{cell_text(cell):>{int(width)}}" for cell in cells)
 
 
 def format_table(header: Sequence[object], rows: Sequence[Sequence[object]]) -> str:

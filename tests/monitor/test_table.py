@@ -20,3 +20,7 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == text + "\n"
     with pytest.raises(ValueError, match="expected 2 cells in every row, got 1 in row 1"):
         format_table(["a", "b"], [[1, 2], [3]])
+
+
+def test_a_width_may_be_a_bool_as_other_ints() -> None:
+    assert table_row(1, 2, width=True) == "1 2"
