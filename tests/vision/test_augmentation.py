@@ -62,7 +62,7 @@ def test_every_row_of_the_tables_is_a_change_that_exists() -> None:
         found = transforms.AutoAugment(policy)
         assert len(found.policies) == 25
         for name, share, step in {row for pair in found.policies for row in pair}:
-            assert 0 <= share <= 1 and found.one(image, name, found.strength(name, step, 10, image), True).shape == image.shape
+            assert 0 <= share <= 1 and found._one(image, name, found.strength(name, step, 10, image), True).shape == image.shape
     # Strengths at both ends, from the papers' tables.
     rand, wide = transforms.RandAugment(), transforms.TrivialAugmentWide()
     ends = {name: (round(rand.strength(name, 0, 31, image), 4), round(rand.strength(name, 30, 31, image), 4)) for name in rand.names}

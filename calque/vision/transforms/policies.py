@@ -143,7 +143,7 @@ class _Policy(Transform):
                 "TranslateY": self.farthest(height)}  # fmt: skip
         return share * ends.get(name, self.most_tone)
 
-    def one(self, img: Any, name: str, size: float, negative: bool) -> Any:
+    def _one(self, img: Any, name: str, size: float, negative: bool) -> Any:
         """The image after a change."""
         return _applied(img, name, -size if negative and name in _SIGNED else size, self.interpolation, self.fill)
 
@@ -177,7 +177,7 @@ class AutoAugment(_Policy):
         for name, share, step in self.policies[below(len(self.policies))]:
             drawn, negative = chance(), below(2) == 0
             if drawn <= share:
-                img = self.one(img, name, self.strength(name, step, 10, img), negative)
+                img = self._one(img, name, self.strength(name, step, 10, img), negative)
         return img
 
 
@@ -201,7 +201,7 @@ class RandAugment(_Policy):
         """The image after the changes."""
         for _ in range(self.num_ops):
             name = self.names[below(len(self.names))]
-            img = self.one(img, name, self.strength(name, self.magnitude, self.num_magnitude_bins, img), below(2) == 0)
+            img = self._one(img, name, self.strength(name, self.magnitude, self.num_magnitude_bins, img), below(2) == 0)
         return img
 
 
@@ -222,7 +222,7 @@ class TrivialAugmentWide(_Policy):
     def transform(self, img: Any, params: dict[str, Any]) -> Any:
         """The image after the change."""
         name, step = self.names[below(len(self.names))], below(self.num_magnitude_bins)
-        return self.one(img, name, self.strength(name, step, self.num_magnitude_bins, img), below(2) == 0)
+        return self._one(img, name, self.strength(name, step, self.num_magnitude_bins, img), below(2) == 0)
 
 
 class AugMix(_Policy):
@@ -270,7 +270,7 @@ class AugMix(_Policy):
             for _ in range(self.chain_depth if self.chain_depth > 0 else 1 + below(3)):
                 name = self.names[below(len(self.names))]
                 size = self.strength(name, below(self.severity), 10, img)
-                other = self.one(other, name, size, below(2) == 0)
+                other = self._one(other, name, size, below(2) == 0)
             mixed = mixed + (shares[:, k] * own[:, 1]).reshape(form) * other
         out = mixed.reshape(first.shape)
         if not first.dtype.is_floating_point:

@@ -7,7 +7,7 @@ from typing import Any
 
 from calque.base import dtypes as dt
 from calque.base.errors import DTypeError
-from calque.base.text import described, type_name
+from calque.base.text import described, shown, type_name
 from calque.nn.modules.linear import Identity
 from calque.vision import transforms as first
 from calque.vision.transforms import *  # noqa: F403 - the same objects, where type checkers see them
@@ -57,6 +57,8 @@ class Lambda(Transform):  # type: ignore[no-redef]
         super().__init__()
         if not callable(lambd):
             raise DTypeError(f"[Lambda] expected a function, got {type_name(lambd)}; pass the function itself")
+        if wrong := [t for t in types if not isinstance(t, type)]:
+            raise DTypeError(f"[Lambda] expected classes behind the function, got {shown(wrong[0])}")
         self.lambd, self.types = lambd, types or (object,)
 
     def _chosen(self, parts: list[Any]) -> list[bool]:
