@@ -62,7 +62,7 @@ class _Namer(Tracer):
 
 def _plain(node: Node) -> str:
     """The name of a node without the number that tells it from others of its graph."""
-    return re.sub(r"_\d+$", "", str(node)) if node.op != "placeholder" else str(node)
+    return re.sub(r"_\d+$", "", str(node))
 
 
 def _traced(model: nn.Module, options: Mapping[str, Any] | None, concrete_args: dict[str, Any] | None = None) -> tuple[Graph, dict[Node, str]]:
