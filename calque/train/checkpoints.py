@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 
 import calque
-from calque.base.errors import ArgumentError, CheckpointError
+from calque.base.errors import ArgumentError, CheckpointError, DTypeError
 from calque.base.text import shown
 from calque.data.convert import copy_array
+from calque.functional.kinds import is_int
 from calque.io.shards import remove_shards
 from calque.io.write import write_whole
 from calque.observe.source import warn_user
@@ -116,6 +117,8 @@ class Checkpoints:
         wait: False copies the state and writes it in another thread, while the caller goes on. One is written at a time; what goes wrong is raised
         by the next `save`, `load` or `wait`.
         """
+        if not (is_int(epoch) and is_int(step)):
+            raise DTypeError(f"[save] expected epoch and step as ints, got {shown(epoch)} and {shown(step)}")
         self.wait()
         if wait:
             self._save(state, epoch, step, value)

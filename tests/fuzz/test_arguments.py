@@ -301,6 +301,8 @@ WRONG = [
     (lambda: V.pad(RGB, -1, padding_mode="edge"), "[pad] expected padding >= 0 where padding_mode is 'edge', got -1; use crop"),
     (lambda: vision.models.resnet34(dtype=3), "[ResNet] expected arguments (block, layers, num_classes=1000, zero_init_residual=False"),
     (lambda: vision.io.write_file("\0", ONE), "[write_file] expected names of files without null bytes, got ('\\x00', Tensor (2, 3)"),
+    (lambda: train.Checkpoints("nowhere").save({}, ONE, 3), "[save] expected epoch and step as ints, got"),
+    (lambda: vision.ops.DeformConv2d(0, 4, 5), "[DeformConv2d] "),
     (lambda: v2.Lambda(abs, 3), "[Lambda] expected classes behind the function, got 3"),
     (lambda: monitor.table_row(1, width=-1), "[table_row] expected width as an int of at least 0, got -1"),
     (lambda: monitor.SummaryWriter("runs").add_images("a", ONE), "[add_images] expected other arguments, got"),

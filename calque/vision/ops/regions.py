@@ -13,6 +13,7 @@ from calque.base.text import described
 from calque.functional.common import is_tensor
 from calque.nn.functional.conv import sizes
 from calque.nn.functional.sampling import Image, interpolated
+from calque.nn.modules.make import positive
 from calque.tensor import Tensor
 
 __all__ = ["DeformConv2d", "RoIAlign", "deform_conv2d", "roi_align"]
@@ -164,6 +165,7 @@ class DeformConv2d(nn.Module):
         bias: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
+        positive("DeformConv2d", in_channels=in_channels, out_channels=out_channels, groups=groups)
         if in_channels % groups or out_channels % groups:
             raise ArgumentError(f"[DeformConv2d] expected groups that divide {in_channels} and {out_channels} channels, got {groups}")
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
