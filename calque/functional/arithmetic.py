@@ -342,12 +342,12 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None, out
 
 
 def _rounded_quotient(input: Operand, other: Operand, rounding_mode: str) -> Tensor:
+    if not isinstance(rounding_mode, str) or rounding_mode not in ("floor", "trunc"):
+        raise ArgumentError(f"[div] expected rounding_mode None, 'trunc' or 'floor', got {shown(rounding_mode)}")
     require_real(f"div with rounding_mode={rounding_mode!r}", input, other)
     if rounding_mode == "floor":
         plain = [x.detach() if is_tensor(x) else x for x in (input, other)]
         return linked(call("div", _floor_divide, *plain), input, other)  # flat, which `floor_divide` is not: it has no derivative
-    if rounding_mode != "trunc":
-        raise ArgumentError(f"[div] expected rounding_mode None, 'trunc' or 'floor', got {shown(rounding_mode)}")
     quotient, a, b = call("div", _div, input, other), input, other
     common = result_dtype(a, b)
     if common.category == 2:

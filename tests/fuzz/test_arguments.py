@@ -303,6 +303,7 @@ WRONG = [
     (lambda: vision.io.write_file("\0", ONE), "[write_file] expected names of files without null bytes, got ('\\x00', Tensor (2, 3)"),
     (lambda: train.Checkpoints("nowhere").save({}, ONE, 3), "[save] expected epoch and step as ints, got"),
     (lambda: vision.ops.DeformConv2d(0, 4, 5), "[DeformConv2d] "),
+    (lambda: calque.div(ONE, ONE, rounding_mode=np.ones(3), out=calque.ones(2, 3)), "[div] expected rounding_mode None, 'trunc' or 'floor', got"),
     (lambda: v2.Lambda(abs, 3), "[Lambda] expected classes behind the function, got 3"),
     (lambda: monitor.table_row(1, width=-1), "[table_row] expected width as an int of at least 0, got -1"),
     (lambda: monitor.SummaryWriter("runs").add_images("a", ONE), "[add_images] expected other arguments, got"),
