@@ -334,9 +334,9 @@ def integers(low: int, high: int, shape: Shape, dtype: dt.DType, generator: Gene
 
 
 def _range_of(dtype: dt.DType) -> tuple[int, int]:
-    """The least and the largest integer of a type that is not complex."""
+    """The least and the largest integer, of 64 bits, of a type that is not complex."""
     if dtype.category == 2:
-        return int(dt.FInfo(dtype).min), int(dt.FInfo(dtype).max)
+        return max(int(dt.FInfo(dtype).min), -(1 << 63)), min(int(dt.FInfo(dtype).max), (1 << 63) - 1)
     return (int(np.iinfo(dtype.np).min), int(np.iinfo(dtype.np).max)) if dtype.category else (0, 1)
 
 

@@ -104,3 +104,11 @@ def test_the_ends_of_a_range_are_integers(bound: object) -> None:
     with pytest.raises(DTypeError, match=r"\[random_\] expected the ends of the range as ints, got int 0 and .*; give two integers"):
         calque.zeros(3).random_(to=bound)
     assert calque.zeros(3).random_(to=calque.tensor(1)).tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("ends", [(1 << 70,), (0, 1 << 70), (-(1 << 70), 3)])
+def test_ends_of_more_than_64_bits_are_refused_for_floating_types(ends: tuple[int, ...]) -> None:
+    with pytest.raises(OutOfRangeError, match="is out of bounds for"):
+        calque.randint_like(calque.ones(2), *ends, generator=calque.Generator())
+    with pytest.raises(OutOfRangeError, match="is out of bounds for"):
+        calque.randint(*ends, (2,), dtype=calque.float64)
