@@ -247,6 +247,7 @@ WRONG = [
     (lambda: nn.Upsample(2, ["a"]), "[Upsample] expected scale_factor as a number or a tuple of numbers, got ['a']"),
     (lambda: calque.distributed.batch_isend_irecv(np.zeros(0)), "[batch_isend_irecv] expected one P2POp or more"),
     (lambda: nn.ConvTranspose2d(3, 2, 2)(calque.ones(1, 3, 4, 4), 8), "[ConvTranspose2d] expected output_size as a list of 2 ints, got int 8"),
+    (lambda: nn.ConvTranspose2d(3, 2, 2)(calque.ones(1, 3, 4, 4), (8,)), "[ConvTranspose2d] output_size must have 2 or 4 elements, got (8,)"),
     (lambda: calque.optim.lr_scheduler.LambdaLR(calque.optim.SGD([calque.ones(1)], lr=0.1), Nothing), "expected lr_lambda as a function of an epoch"),
     (lambda: calque.linalg.ldl_solve(calque.eye(3), calque.ones(0).int(), calque.ones(3, 1)), "Expected LD.shape[:-1] and pivots.shape to be"),
     (lambda: calque.can_cast(calque.int64, Nothing), "[can_cast] expected a dtype, got type"),

@@ -207,8 +207,10 @@ class _Transposed(_Conv):
         if output_size is None:
             return self.output_padding
         n = self.dims
-        if not isinstance(output_size, (tuple, list)) or len(output_size) < n or not all(is_int(s) for s in output_size):
+        if not isinstance(output_size, (tuple, list)) or not all(is_int(s) for s in output_size):
             raise DTypeError(f"[{type(self).__name__}] expected output_size as a list of {n} ints, got {described(output_size)}")
+        if len(output_size) not in (n, n + 2):
+            raise ArgumentError(f"[{type(self).__name__}] output_size must have {n} or {n + 2} elements, got {shown(output_size)}")
         wanted = [int(s) for s in output_size][-n:]
         least = [
             (input._layout.shape[i - n] - 1) * self.stride[i] - 2 * self.padding[i] + self.dilation[i] * (self.kernel_size[i] - 1) + 1

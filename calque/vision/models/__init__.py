@@ -3,36 +3,7 @@
 import sys
 
 from calque.functional.blame import publish as _publish
-from calque.vision.models import (
-    alexnet as _alexnet,
-)
-from calque.vision.models import (
-    densenet as _densenet,
-)
-from calque.vision.models import (
-    efficientnet as _efficientnet,
-)
-from calque.vision.models import (
-    feature_extraction,
-)
-from calque.vision.models import (
-    inception as _inception,
-)
-from calque.vision.models import (
-    mobilenet as _mobilenet,
-)
-from calque.vision.models import (
-    resnet as _resnet,
-)
-from calque.vision.models import (
-    transformer as _transformer,
-)
-from calque.vision.models import (
-    unet as _unet,
-)
-from calque.vision.models import (
-    vgg as _vgg,
-)
+from calque.vision.models import feature_extraction
 from calque.vision.models.alexnet import AlexNet, SqueezeNet, alexnet, squeezenet1_0, squeezenet1_1
 from calque.vision.models.densenet import DenseNet, densenet121, densenet161, densenet169, densenet201
 from calque.vision.models.efficientnet import (
@@ -54,7 +25,7 @@ from calque.vision.models.efficientnet import (
 )
 from calque.vision.models.inception import GoogLeNet, GoogLeNetOutputs, Inception3, InceptionOutputs, googlenet, inception_v3
 from calque.vision.models.mobilenet import MobileNetV2, mobilenet_v2
-from calque.vision.models.registry import get_model, get_model_builder, get_model_weights, get_weight, give_weights_to, list_models
+from calque.vision.models.registry import get_model, get_model_builder, get_model_weights, get_weight, give_weights_to_modules, list_models
 from calque.vision.models.resnet import (
     BasicBlock,
     Bottleneck,
@@ -100,6 +71,6 @@ __all__ = [
 ]  # fmt: skip
 
 globals().update(CLASSES)
-give_weights_to((_alexnet, _densenet, _efficientnet, _inception, _mobilenet, _resnet, _transformer, _unet, _vgg))
+give_weights_to_modules()
 
 _publish(sys.modules[__name__])

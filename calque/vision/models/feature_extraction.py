@@ -163,7 +163,7 @@ def create_feature_extractor(
     return_nodes: names as of `get_graph_node_names`, or of modules, which stand for the last thing that they compute; or a dict of such names and
     what their results are called. train_return_nodes, eval_return_nodes: others for a model that trains and one that does not, both in the place of
     `return_nodes`. tracer_kwargs: of `calque.fx.Tracer`, and `leaf_modules`, classes of modules that are one node each. concrete_args: see
-    `Tracer.trace`.
+    `Tracer.trace`. suppress_diff_warning: changes nothing, for two graphs that differ are no reason to warn here.
 
     >>> import calque
     >>> model = calque.nn.Sequential(calque.nn.Linear(2, 3), calque.nn.ReLU(), calque.nn.Linear(3, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import sys
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
@@ -85,9 +86,9 @@ def get_weight(name: str) -> Any:
     return found
 
 
-def give_weights_to(modules: Iterable[ModuleType]) -> None:
+def give_weights_to_modules() -> None:
     """Models say which module they are of, and the class of their weights is a name of it, too: programs import both from there."""
-    for module in modules:
+    for module in [m for name, m in sys.modules.items() if name.startswith(f"{__package__}.")]:  # the package has models under some of these names
         for name, value in list(vars(module).items()):
             if MAKERS.get(name) is value:
                 value.__module__ = module.__name__

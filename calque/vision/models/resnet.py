@@ -104,9 +104,10 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """Stem, four stages of blocks, mean over positions, classifier: (N, 3, H, W) -> (N, num_classes).
 
-    block: `BasicBlock` or `Bottleneck`. layers: blocks of each stage. groups, width_per_group: of the 3x3 convolutions of bottlenecks. norm_layer:
-    makes the layer behind a convolution of its number of channels (default `nn.BatchNorm2d`). replace_stride_with_dilation: for stages 2 to 4 whether
-    the stride becomes a dilation, so that the image stays as large; bottlenecks only.
+    block: `BasicBlock` or `Bottleneck`. layers: blocks of each stage. zero_init_residual: each block begins as its shortcut alone. groups,
+    width_per_group: of the 3x3 convolutions of bottlenecks. norm_layer: makes the layer behind a convolution of its number of channels (default
+    `nn.BatchNorm2d`). replace_stride_with_dilation: for stages 2 to 4 whether the stride becomes a dilation, so that the image stays as large;
+    bottlenecks only.
 
     >>> import calque
     >>> from calque.vision.models import resnet18
