@@ -31,6 +31,15 @@ static PyObject *set_up(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* acyclic(x, ..): `x`, which like the others the collector of cycles need not look at any more. */
+static PyObject *acyclic(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (count == 0) Py_RETURN_NONE;
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (PyObject_IS_GC(args[i]) && PyObject_GC_IsTracked(args[i])) PyObject_GC_UnTrack(args[i]);
+    return Py_NewRef(args[0]);
+}
+
 #define FAST(name, function, text) {name, (PyCFunction)(void (*)(void))function, METH_FASTCALL, text}
 
 static PyMethodDef methods[] = {
@@ -38,6 +47,7 @@ static PyMethodDef methods[] = {
     {"set_eager", set_eager, METH_VARARGS, "set_eager(Eager, Step, steps, step_for, ours, foreign, array, made, edge, edge_at, settings, tracing): the same."},
     {"set_blas", set_blas, METH_VARARGS, "set_blas(address of sgemm, of dgemm, whether its integers have 64 bits)"},
     {"loops", own_names, METH_NOARGS, "loops(): names of the primitives that have a loop of their own here."},
+    FAST("acyclic", acyclic, "acyclic(x, ..): x; the collector of cycles no longer looks at any of them."),
     {"bits", draw_bits, METH_VARARGS, "bits(seed, offset, count): random bits, as int64."},
     {"set_backward", set_backward, METH_VARARGS, "set_backward(add, memo, total, shown_back)"},
     {"remembered", memo_entries, METH_NOARGS, "remembered(): how many steps the memos of recording functions hold."},

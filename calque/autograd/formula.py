@@ -142,7 +142,7 @@ def _written(node: GradNode, grad: Tensor, storages: list[Storage], handles: lis
     state.trace = scratch
     try:
         mark = Beginning(scratch, storages, handles)
-        function = template.Template(mark, rule(node, grad), node, operands, _formula).straight
+        function = template.Template(mark, rule(node, grad)).written(node, operands, _formula)
         if function is unknown:
             raise Unread
         return function

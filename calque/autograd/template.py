@@ -1,8 +1,9 @@
 """Gradients of recorded operations without running their rules.
 
 What the rule of an operation records follows from the operation, its attributes, the layouts of its operands and of what is given to it, and which
-operands need a gradient. So the second node of a kind has its rule watched, and what was recorded is kept relative to the operands
-(`record/tape.py`); for later nodes, wherever they are, the same operations are appended. A rule that does anything else (that reads a value, makes a
+operands need a gradient. So the third node of a kind has its rule watched, and what was recorded is kept relative to the operands
+(`record/tape.py`); for later nodes, wherever they are, the same operations are appended, where the place is known by a function that is written
+for it (`straight.py`). A rule that does anything else (that reads a value, makes a
 tensor of Python data, is cut by a flush) is run as ever. Views, whose nodes say what maps their gradient, are nodes of the same sort.
 """
 
@@ -25,6 +26,7 @@ from calque.record.tape import Beginning, Tape, Unread, moved
 from calque.tensor import TENSOR_TYPES, Tensor
 
 Rule = Callable[[Any, Any], Sequence[Any]]
+BEFORE = 2  # times that a rule runs before it is watched: of sizes that never come again, each layer of a model may bring one node
 TRIES = 4  # times that a rule is watched before it is left alone
 VARIANTS = 16  # of one operation with operands of these layouts: what gradients look like, and Python numbers
 _new: Any = object.__new__
@@ -45,13 +47,11 @@ class Variants(dict[Any, Any]):
 
 class Template:
     """`made`: (register, layout) of the values that somebody gets, in the order of their slots; `results`: (what it is, which, layout, register that
-    the handle remembers) of each gradient."""
+    the handle remembers) of each gradient. `straight`: the template as a function, from the first time on that it is used at a known place."""
 
     __slots__ = ("tape", "made", "results", "straight")
 
-    def __init__(
-        self, mark: Beginning, gradients: Sequence[Any], node: GradNode, operands: Operands, write: Callable[..., Straight] = straight
-    ) -> None:
+    def __init__(self, mark: Beginning, gradients: Sequence[Any]) -> None:
         path = mark.path()
         self.tape = Tape.read(mark)
         self.made: tuple[tuple[int, Any], ...] = ()
@@ -60,7 +60,12 @@ class Template:
         slots = [slot for slot in slots if registers[slot] >= len(mark.storages)]
         self.made = tuple([(registers[slot], path[slot - mark.n].layout) for slot in slots])
         self.results = tuple([self._result(g, gradients[:k], mark, slots) for k, g in enumerate(gradients)])
+        self.straight: Straight | None = None
+
+    def written(self, node: GradNode, operands: Operands, write: Callable[..., Straight] = straight) -> Straight:
+        """Write the function, for operands of which the template holds."""
         self.straight = write(self.tape, self.made, self.results, node, operands)
+        return self.straight
 
     def _result(self, g: Tensor | None, before: Sequence[Any], mark: Beginning, slots: list[int]) -> tuple[Any, ...]:
         if g is None:
@@ -241,24 +246,28 @@ def _gradients(variants: Variants, key: Any, node: GradNode, grad: Tensor, rule:
     if found.__class__ is Template:
         if settings.verify:
             return _verified(found, node, grad, rule, storages, handles)
-        last = variants.last if node.edge is None else node.edge.gradients
-        appended = None if last is found.straight else found.straight(local.state.trace, node, grad)
+        trace, appended = local.state.trace, None
+        if trace.cur.next or not found.tape.steps:  # else the place is new: nothing is there that could be followed
+            function = found.straight or found.written(node, Operands(node, grad, storages, handles))
+            if node.edge is None:
+                last, variants.last = variants.last, function
+            else:
+                last, node.edge.gradients = node.edge.gradients, function
+            if last is not function:
+                appended = function(trace, node, grad)
         if appended is None:
             appended = found.append(node, storages, handles)
-        if node.edge is None:
-            variants.last = found.straight
-        else:
-            node.edge.gradients = found.straight
         return rule(node, grad) if appended is None else appended
-    if found is None:
-        if len(variants) >= VARIANTS:
-            variants.clear()
-        variants[key] = 1
-    elif found < TRIES:
-        mark, operands = Beginning(local.state.trace, storages, handles), Operands(node, grad, storages, handles)
+    if found is None and len(variants) >= VARIANTS:
+        variants.clear()
+    found = found or 0
+    if found < BEFORE:
+        variants[key] = found + 1
+    elif found < BEFORE + TRIES:
+        mark = Beginning(local.state.trace, storages, handles)
         result = rule(node, grad)
         try:
-            variants[key] = Template(mark, result, node, operands)
+            variants[key] = Template(mark, result)
         except Unread:
             variants[key] = found + 1
         return result
@@ -268,13 +277,13 @@ def _gradients(variants: Variants, key: Any, node: GradNode, grad: Tensor, rule:
 def _verified(template: Template, node: GradNode, grad: Tensor, rule: Rule, storages: list[Storage], handles: list[Any]) -> Sequence[Any]:
     """Instead of appending (`settings.verify`): run the rule, which must record what the template says. If it does not, it depends on something that
     the key of templates leaves out, and appended gradients were wrong."""
-    mark, operands = Beginning(local.state.trace, storages, handles), Operands(node, grad, storages, handles)
+    mark = Beginning(local.state.trace, storages, handles)
     expected = template.tape.expected(mark.trace, storages, handles, node.line + BACKWARD)
     result = rule(node, grad)
     if expected is None:
         return result
     try:
-        same = Template(mark, result, node, operands).facts() == template.facts() and mark.trace.cur is expected.cur
+        same = Template(mark, result).facts() == template.facts() and mark.trace.cur is expected.cur
         same = same and mark.trace.scalars[mark.counts[1] :] == expected.numbers
     except Unread:
         same = False

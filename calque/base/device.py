@@ -15,6 +15,7 @@ from typing import Any
 
 from calque.base.config import settings
 from calque.base.errors import DeviceError
+from calque.base.native import acyclic
 from calque.base.text import clipped, shown
 
 GROUP = "calque.backends"
@@ -76,7 +77,7 @@ class Device:
         if found is None:
             found = object.__new__(cls)
             (found.type, found.index), found.backend = key, None
-            cls._interned[key] = found
+            cls._interned[key] = acyclic(found)
         return found
 
     @classmethod
@@ -93,8 +94,7 @@ class Device:
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, str) and str(self) == other)
 
-    def __hash__(self) -> int:
-        return hash((self.type, self.index))
+    __hash__ = object.__hash__  # there is one of each
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Device, (str(self),))

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from calque.base.errors import DTypeError
+from calque.base.native import acyclic
 from calque.base.text import shown
 
 
@@ -48,6 +49,7 @@ class DType:
         self.hosted = self.is_complex or bool(stored)
         self.nameless = nameless
         self._compute: DType = self
+        acyclic(self)
 
     @property
     def compute(self) -> "DType":

@@ -9,6 +9,7 @@ from calque.base.cache import Table, register
 from calque.base.device import CPU, META, Device, InUse
 from calque.base.dtypes import DType, with_values
 from calque.base.errors import OutOfMemoryError, ShapeError
+from calque.base.native import acyclic
 from calque.base.shapes import Shape, Size, common_order, contiguous_strides, is_contiguous
 
 MOST_DIMS = 64  # NumPy's limit, which the reference interpreter has, and with it everything else
@@ -93,7 +94,8 @@ def _at_zero(shape: Shape, strides: Shape, dtype: DType, device: Device) -> Layo
     found.contiguous = found.dense = is_contiguous(shape, strides)
     found.upright = found.contiguous or common_order([(shape, strides)]) == tuple(range(len(shape)))
     found.origin = None
-    return found
+    acyclic(found.shape)
+    return acyclic(found)
 
 
 def _shifted(origin: Layout, offset: int) -> Layout:
@@ -101,7 +103,7 @@ def _shifted(origin: Layout, offset: int) -> Layout:
     found.shape, found.strides, found.offset, found.dtype, found.device = origin.shape, origin.strides, offset, origin.dtype, origin.device
     found.ndim, found.numel, found.nbytes = origin.ndim, origin.numel, origin.nbytes
     found.contiguous, found.dense, found.upright, found.origin = origin.contiguous, False, origin.upright, origin
-    return found
+    return acyclic(found)
 
 
 def dense_layout(shape: Shape, dtype: DType, device: Device = CPU) -> Layout:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from calque.base.cache import Table, register
 from calque.base.config import settings
@@ -23,6 +23,20 @@ def _load() -> Any:
 
 
 hot = _load()
+_T = TypeVar("_T")
+
+
+def _acyclic(x: _T, *_: Any) -> _T:
+    """`x`, which like the others never is part of a cycle, so that Python's collector need not look at it: of what is kept of programs whose sizes
+    never come again that is more than half, and each collection would walk through all of it.
+
+    >>> acyclic((1, 2))
+    (1, 2)
+    """
+    return x
+
+
+acyclic = _acyclic if hot is None else hot.acyclic
 
 
 def not_floating(a: Any) -> bool:

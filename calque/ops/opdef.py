@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from calque.base.dtypes import DType
 from calque.base.errors import UnsupportedTypeError
+from calque.base.native import acyclic
 from calque.base.shapes import Shape, broadcast_shapes
 
 Kind = Literal["leaf", "elementwise", "reduce", "movement", "contract", "index", "random", "opaque"]
@@ -175,7 +176,7 @@ def register(op: OpDef) -> OpDef:
     if op.name in REGISTRY:
         raise ValueError(f"primitive {op.name!r} is already registered")
     REGISTRY[op.name] = op
-    return op
+    return acyclic(op)
 
 
 def unregister(name: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from calque.base.device import CPU, META, Device
 from calque.base.errors import DeviceError
 from calque.base.layout import Layout
+from calque.base.native import acyclic
 from calque.ir.program import Check, Node, Program
 from calque.ops import opdef
 from calque.record.path import INPUT, Edge, Trace
@@ -84,14 +85,14 @@ def build_program(
             if isinstance(source, int):
                 inputs.append(where[source])
             elif source[0] == "s":
-                nodes.append(Node(SCALAR, (), (scalars, source[1]), (), source[1]))
+                nodes.append(acyclic(Node(SCALAR, (), (scalars, source[1]), (), source[1])))
                 scalars += 1
                 inputs.append(len(nodes) - 1)
             else:
-                nodes.append(Node(CONSTANT, (), (source[1], source[2]), (), source[2]))
+                nodes.append(acyclic(Node(CONSTANT, (), (source[1], source[2]), (), source[2])))
                 inputs.append(len(nodes) - 1)
         where.append(len(nodes))
-        nodes.append(Node(step.op, tuple(inputs), step.attrs, tuple(step.layout.shape), step.layout.dtype, step.line))
+        nodes.append(acyclic(Node(step.op, tuple(inputs), step.attrs, tuple(step.layout.shape), step.layout.dtype, step.line)))
     found = tuple(Check(where[slot], None, line) for slot, line in zip(checks, check_lines, strict=True))
     updates = tuple((i, n) for i, n in enumerate(numbers) if n >= 0)
     return Program(tuple(nodes), tuple(where[s] for s in live), frozenset(n for _, n in updates), updates, found)

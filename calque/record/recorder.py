@@ -21,6 +21,7 @@ from calque.base.device import CPU, META, Device, InUse
 from calque.base.dtypes import int64
 from calque.base.errors import UnsupportedTypeError
 from calque.base.layout import Layout, dense_layout
+from calque.base.native import acyclic
 from calque.observe import events
 from calque.observe.causes import cause_of, flushed, seldom_repeats
 from calque.observe.source import user_line
@@ -95,7 +96,7 @@ def grow(
         say(edge, layouts)
     if edge.rhythm is not None:
         beat(edge, edge.rhythm)
-    trace.cur.next[key] = edge
+    trace.cur.next[acyclic(key, *key[1:], rule, attrs, layouts)] = edge
     Counters.edges += 1
     if not Counters.edges & 3 and full():
         evict(edge)
@@ -136,7 +137,7 @@ def grow_constant(
     found = following.get(free)
     if found is not None:
         return found, "s"
-    mark = ("constant", family)
+    mark = acyclic(("constant", family), family)
     runtime = tuple(("s", x[2]) if x.__class__ is tuple and x[0] == "c" else x for x in inputs)
     if tag == "s" or mark in following:
         return grow(trace, free, op, runtime, attrs, layouts, line=line), "s"
@@ -283,13 +284,13 @@ def grow_view(trace: Trace, key: Any, base: int, base_layout: Layout, view: Layo
     mark, line = ("seen", *family), recording_line() if line is None else line
     if varies(trace.cur.next, mark, line):
         edge = Edge(trace.cur, VIEW_AT, (base, ("s", int64)), (shape, strides), dense, line)
-        trace.cur.next[family] = edge
-        retire(trace.cur.next, mark, edge)
+        trace.cur.next[acyclic(family)] = edge
+        retire(trace.cur.next, acyclic(mark), edge)
     else:
         edge = Edge(trace.cur, VIEW, (base,), (shape, strides, view.offset), dense, line)
-        trace.cur.next[key] = edge
-        trace.cur.next[mark] = edge
-    edge.input_layouts = (base_layout, int64) if edge.op is VIEW_AT else (base_layout,)
+        trace.cur.next[acyclic(key)] = edge
+        trace.cur.next[acyclic(mark)] = edge
+    edge.input_layouts = acyclic((base_layout, int64) if edge.op is VIEW_AT else (base_layout,))
     Counters.edges += 1
     return edge
 
@@ -351,13 +352,13 @@ def _record_update(trace: Trace, storage: Storage, view: Layout, value: Storage)
             if varies(trace.cur.next, mark, line):
                 inputs = (base, source, ("s", int64))
                 edge = Edge(trace.cur, UPDATE_AT, inputs, (shape, strides), storage.layout, line)
-                trace.cur.next[family] = edge
-                retire(trace.cur.next, mark, edge)
+                trace.cur.next[acyclic(family)] = edge
+                retire(trace.cur.next, acyclic(mark), edge)
             else:
                 edge = Edge(trace.cur, UPDATE, (base, source), (shape, strides, view.offset), storage.layout, line)
-                trace.cur.next[key] = edge
-                trace.cur.next[mark] = edge
-            edge.input_layouts = (storage.layout, value.layout, int64) if edge.op is UPDATE_AT else (storage.layout, value.layout)
+                trace.cur.next[acyclic(key)] = edge
+                trace.cur.next[acyclic(mark)] = edge
+            edge.input_layouts = acyclic((storage.layout, value.layout, int64) if edge.op is UPDATE_AT else (storage.layout, value.layout))
             Counters.edges += 1
     if edge.op is UPDATE_AT:
         trace.scalars += (view.offset,)  # from here on no call, see `Trace`

@@ -157,11 +157,12 @@ class Plan:
         return microseconds * nodes // max(1, INTERPRET_NODE * nodes + self.cost // INTERPRET_RATE)
 
     def _sized(self) -> bool:
-        """Whether planning it by arithmetic, or for others that are planned so, is worth what it costs; that is asked once."""
+        """Whether planning it by arithmetic, or for others that are planned so, is worth what it costs; that is asked once. All programs of a
+        structure together are interpreted no longer than planning one of them whole would take."""
         if self.seen != 1 + self._interpreted_for(SIZED_NODE):
             return False
         self.structure = Structure(self.program)
-        return self.structure.pays(INTERPRET_TIMES)
+        return self.structure.pays(min(INTERPRET_TIMES, self._interpreted_for(PLAN_NODE)))
 
     def _choose(self) -> Compiled | Interpreted:
         self.seen += 1

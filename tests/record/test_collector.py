@@ -11,6 +11,7 @@ import pytest
 import calque
 from calque.base import collector
 from calque.base.collector import NEVER, without_full_collections
+from calque.base.native import hot
 from calque.record import recorder
 from calque.run.engine import Task
 
@@ -160,3 +161,24 @@ def test_young_cycles_are_looked_for_less_often_unless_somebody_chose_how_often(
             assert gc.get_threshold() == (wanted, 9, 8)
     finally:
         gc.set_threshold(*before)
+
+
+@pytest.mark.skipif(hot is None, reason="only the compiled module can say so")
+def test_collections_pass_by_what_is_kept_of_programs() -> None:
+    """Each size makes edges, layouts and nodes that stay. Of what an edge keeps the collector does not see all."""
+
+    def turn(n: int) -> float:
+        x = calque.arange(float(n))
+        for _ in range(60):
+            x = x * 1.5 - 1.0
+        return x.sum().item()
+
+    turn(50_000)
+    gc.collect()
+    before, edges = len(gc.get_objects()), recorder.Counters.edges
+    for n in range(60_000, 60_020):
+        turn(n)
+    gc.collect()
+    grown = recorder.Counters.edges - edges
+    assert grown > 20 * 120
+    assert len(gc.get_objects()) - before < 6 * grown

@@ -63,3 +63,22 @@ def test_large_programs_and_updates_are_compiled_at_once() -> None:
     state.numpy()
     assert counts() == (compiled + 2, interpreted)
     assert dispatch.INTERPRET_WORK < 200 * 200
+
+
+def test_programs_of_one_structure_are_interpreted_no_longer_than_planning_takes() -> None:
+    """Products of new sizes at a line whose programs seldom repeat: two of them take as long as planning one, so that few are, not 16."""
+    w = calque.randn(128, 128)
+
+    def turn(n: int) -> float:
+        x = calque.ones(n, 128) @ w
+        for _ in range(30):
+            x = (x + 1.0).tanh()
+        return x.sum().item()
+
+    for n in range(300, 308):
+        turn(n)
+    compiled, interpreted = counts()
+    for n in range(308, 318):
+        turn(n)
+    assert sum(counts()) == compiled + interpreted + 10
+    assert counts()[1] - interpreted < 4
