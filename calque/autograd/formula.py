@@ -75,7 +75,7 @@ def gradients(trace: AtOnce, node: GradNode, grad: Tensor, rule: Rule) -> Sequen
     """What a primitive's node, whose edge has no function that is for it, gives; None if its rule has to be run, or the pass is refused."""
     if node.freed:
         return None
-    told = template.described(node, grad) if node.edge.layout.device is CPU else None
+    told = template.described(node, grad) if node.edge.layout.device is CPU and len(node.next) <= MOST else None
     if told is None:
         return None
     place, key, storages, handles = told
@@ -97,7 +97,7 @@ def verified(trace: AtOnce, node: GradNode, grad: Tensor, rule: Rule) -> Sequenc
         return None
     function = None
     operands: list[Any] = []  # terms of a sum may cancel: what differs by rounding depends on them, not on the sum
-    told = template.described(node, grad) if node.edge.layout.device is CPU else None
+    told = template.described(node, grad) if node.edge.layout.device is CPU and len(node.next) <= MOST else None
     if told is not None:
         place, key, storages, handles = told
         operands = [trace.whole(storage) for storage in storages]
@@ -142,10 +142,7 @@ def _written(node: GradNode, grad: Tensor, storages: list[Storage], handles: lis
     state.trace = scratch
     try:
         mark = Beginning(scratch, storages, handles)
-        function = template.Template(mark, rule(node, grad)).written(node, operands, _formula)
-        if function is unknown:
-            raise Unread
-        return function
+        return template.Template(mark, rule(node, grad)).written(node, operands, _formula)
     finally:
         written = [storage for storage in storages if storage.trace is scratch and storage.buffer is None]
         assert not written, "library code that only makes values wrote to one"
@@ -159,8 +156,6 @@ def _written(node: GradNode, grad: Tensor, storages: list[Storage], handles: lis
 
 def _formula(tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...], node: GradNode, operands: Operands) -> Straight:
     """The function of a template, as `straight.straight`."""
-    if len(results) > MOST:
-        return unknown
     writer = _Writer(tape)
     writer.lines.append("if not trace.eager: return None")
     writer.guards(node, operands)
