@@ -10,8 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 
+from calque.base.config import available_cores, settings
 from calque.base.dtypes import DType
 from calque.base.layout import Layout
 from calque.base.shapes import Shape
@@ -21,6 +23,31 @@ from calque.ops.opdef import OpDef
 
 Array = Any  # a 1-D dense numpy.ndarray
 Scalar = bool | int | float
+
+
+SERVING: set[int] = set()
+"""The threads that run what is queued; the engine says which."""
+WAITING: set[int] = set()
+"""The threads that go on when something queued has run, and not before."""
+
+
+class _Waits:
+    """Waiting for what is queued: `with WAITS: ...`"""
+
+    def __enter__(self) -> None:
+        WAITING.add(get_ident())
+
+    def __exit__(self, *_: object) -> None:
+        WAITING.discard(get_ident())
+
+
+WAITS = _Waits()
+
+
+def beside() -> bool:
+    """Whether this thread runs what is queued while nobody waits for it, and no core is left for whoever queues: he goes on recording on one of those
+    that the kernels want. A thread of theirs is then away for a tick of the operating system, and the others wait for it at the next barrier."""
+    return not WAITING and get_ident() in SERVING and settings.threads >= available_cores()
 
 
 class CheckFailed(Exception):

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from calque.backend.base import SERVING, WAITING, WAITS
 from calque.base.config import settings
 from calque.base.errors import CalqueError
 from calque.observe import events
@@ -146,7 +147,8 @@ class Task:
         sleeper = _sleeper()
         self._sleepers.append(sleeper)
         if not self.done:
-            sleeper.acquire()
+            with WAITS:
+                sleeper.acquire()
 
 
 def _sleeper() -> threading.Lock:
@@ -197,6 +199,8 @@ class Engine:
     def reset(self) -> None:
         """In a forked child: threads do not survive, and locks may be held by threads that are gone."""
         self.lock, self.pins = threading.RLock(), threading.RLock()
+        SERVING.clear()
+        WAITING.clear()
         for queue in self.queues:
             queue.reset()
 
@@ -249,8 +253,9 @@ class Queue:
         return self._heavy == 0
 
     def submit(self, task: Task, reads: Iterable[Fillable] = (), writes: Iterable[Fillable] = (), awaits: Iterable[Fillable] = ()) -> None:
-        """Queue the task; blocks while `bound` tasks are waiting. `reads` and `writes` are buffers; those written get `task` as their writer.
-        `awaits`: buffers for which the task itself waits when it runs: it keeps its place in the queue, and goes on before their program ends."""
+        """Queue the task; where `bound` tasks are waiting, blocks until half of them have run, with all cores, as nobody records then. `reads` and
+        `writes` are buffers; those written get `task` as their writer. `awaits`: buffers for which the task itself waits when it runs: it keeps its
+        place in the queue, and goes on before their program ends."""
         task.queue = self
         if settings.sync or threading.get_ident() == self.runner:
             self._run_now(task, (*reads, *awaits), writes)
@@ -260,8 +265,10 @@ class Queue:
         if self._worker is None:
             self._start()
         with ENGINE.lock:
-            while self._busy >= self.bound:
-                self._room.wait()
+            if self._busy >= self.bound:
+                with WAITS:
+                    while self._busy > self.bound // 2:
+                        self._room.wait()
             ENGINE.numbers = task.number = ENGINE.numbers + 1
             if ENGINE.tracking:
                 _link(task, reads, writes)
@@ -333,7 +340,8 @@ class Queue:
         self._heavy -= not task.light
         if self.last is task:
             self.last = None
-        self._room.notify_all()
+        if self._busy <= self.bound // 2:
+            self._room.notify_all()
         if not self._busy:
             _wake_all(self._sleepers)
         return [self, *_release(task)]
@@ -356,6 +364,7 @@ class Queue:
     def _loop(self) -> None:
         served, task = self, None
         self._enter()
+        SERVING.add(threading.get_ident())
         while True:
             with ENGINE.lock:
                 left = served.finish(task) if task is not None else list[Queue]()
@@ -365,6 +374,7 @@ class Queue:
                     queue.rouse()
                 while found is None:
                     if self._stop:
+                        SERVING.discard(threading.get_ident())
                         return
                     self._sleep()
                     found = self._found(served)
@@ -389,7 +399,8 @@ class Queue:
             if not self._busy:
                 return
             self._sleepers.append(sleeper)
-        sleeper.acquire()
+        with WAITS:
+            sleeper.acquire()
 
     def close(self) -> None:
         """Finish the queued work and end the worker."""

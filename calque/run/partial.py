@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.backend.base import Progress
+from calque.backend.base import WAITS, Progress
 from calque.base.config import available_cores, settings
 from calque.observe import events
 from calque.run.buffer import Buffer
@@ -65,7 +65,7 @@ class Partial:
         number = self._numbers.get(id(buffer))
         if number is None:
             return buffer.wait()
-        found = self._progress.wait(number) if self._absence.long() else None
+        found = self._awaited(number) if self._absence.long() else None
         if found is None:
             found = buffer.wait()
         LEFT.since, LEFT.absence = events.clock(), self._absence
@@ -74,7 +74,11 @@ class Partial:
     def early(self, buffer: Fillable) -> np.ndarray[Any, Any] | None:
         """The same for a thread whose absence nobody feels; None if the value is there at the end of the task alone."""
         number = self._numbers.get(id(buffer))
-        return None if number is None else self._progress.wait(number)
+        return None if number is None else self._awaited(number)
+
+    def _awaited(self, number: int) -> Any:
+        with WAITS:
+            return self._progress.wait(number)
 
     def over(self) -> None:
         """The task has run."""

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calque.backend.base import Array, CheckFailed, Executable, Scalar, Standing
+from calque.backend.base import Array, CheckFailed, Executable, Scalar, Standing, beside
 from calque.backend.cpu import callable as native_calls
 from calque.backend.cpu import rerun, same
 from calque.backend.cpu.host import run_contract, run_host
-from calque.backend.cpu.link import Linked, NativeCall, link, runs_alone
+from calque.backend.cpu.link import BRIEF_WORK, Linked, NativeCall, link, runs_alone
 from calque.backend.cpu.memory import poison, rounded
 from calque.backend.cpu.place import HERE
 from calque.backend.cpu.progress import LaunchProgress, limits_of
@@ -32,7 +32,7 @@ from calque.kernel.schedule import Buffer, Host, Schedule
 
 CHECKED_BYTES = 1 << 20
 """A run that allocates more than this first asks for all of it together."""
-_PROGRESS = REQUEST.index("progress")
+_PROGRESS, _ALONE = REQUEST.index("progress"), REQUEST.index("alone")
 KEPT_BYTES = 1 << 16
 """An output up to this size is used again by the next run if nobody else refers to it by then..."""
 KEPT_WHOLE = 4 << 20
@@ -222,6 +222,7 @@ class CpuExecutable(Executable):
         self._chosen = _chooser(self._direct)
         native = linked.stretches
         self._alone = bool(native) and runs_alone(native[0])
+        self._brief = sum(stretch.work for stretch in native) < BRIEF_WORK
         self._single = len(native) == 1 and not schedule.checks and native[0].host is None and native_calls.supported()
         self._integers = bool(linked.int_leaves or linked.dynamic)
         whole = self._single and not self._integers and not self._alone and self._arena_bytes
@@ -288,6 +289,7 @@ class CpuExecutable(Executable):
             words.integers(scalars)
         if self._alone:
             return words.call(arrays, scalars) is arrays
+        words.request[_ALONE] = self._brief and beside()
         if progress is None:
             return TEAM.runtime.step(words.call, words.request, arrays, scalars) is arrays
         words.request[_PROGRESS] = progress.address
@@ -405,7 +407,8 @@ class CpuExecutable(Executable):
     ) -> None:
         if stretch.host is None:
             told = 0 if progress is None else progress.address
-            TEAM.runtime.run(self._records + 24 * stretch.first, stretch.count, words, runs_alone(stretch), told)
+            alone = runs_alone(stretch) or (self._brief and beside())
+            TEAM.runtime.run(self._records + 24 * stretch.first, stretch.count, words, alone, told)
         elif isinstance(stretch.host, Host):
             host = stretch.host
             run_host(

@@ -26,6 +26,8 @@ from calque.kernel.schedule import Contract, Host, Loop, Schedule, Step
 
 SMALL_WORK = 32768
 """Below this many element operations (see `work_of`) a stretch runs on the calling thread alone."""
+BRIEF_WORK = 20_000_000
+"""The same for a whole program while somebody records on another core (`backend.base.beside`): some milliseconds."""
 
 Range = tuple[int, int, int, bool]  # memory object, first byte, end, written
 
