@@ -1,4 +1,5 @@
-"""Steps that read a value before they are over: the loss before its backward pass, a norm before the update. `cliffs.py` runs them.
+"""Steps that read a value before they are over (the loss before its backward pass, a norm before the update), and some of which nobody reads
+anything. `cliffs.py` runs them.
 
 They repeat. What they ask is that what follows a read is as fast as what follows none.
 """
@@ -120,10 +121,29 @@ def adversaries(T: Any) -> Turn:
     return turn
 
 
+def unread(T: Any) -> Turn:
+    """A hundred steps of a small network, of which nobody reads anything before the last has been written."""
+    nn = T.nn
+    model = nn.Sequential(nn.Linear(384, 384), nn.ReLU(), nn.Linear(384, 384), nn.ReLU(), nn.Linear(384, 10))
+    optimizer = T.optim.Adam(model.parameters(), lr=1e-3)
+    x, y = T.randn(64, 384), T.randint(0, 10, (64,))
+
+    def turn(k: int) -> float:
+        for _ in range(100):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+        return float(loss.item())
+
+    return turn
+
+
 CASES: dict[str, Case] = {
     "loss read first": Case(loss_first, 60, 60),
     "gradient penalty, read": Case(gradient_penalty, 60, 60),
     "clipped LSTM, read": Case(clipped_lstm, 60, 60),
     "encoder that looks at its loss": Case(checked_encoder, 60, 60),
     "adversaries, read": Case(adversaries, 60, 60),
+    "100 steps, unread": Case(unread, 5, 15),
 }
