@@ -167,6 +167,30 @@ def lstm_lengths(T: Any) -> Turn:
     return turn
 
 
+def gru_tagger(T: Any) -> Turn:
+    """Convolution, GRU of both directions and a label for every place, another length at most turns; a branch at every third length."""
+    nn = T.nn
+    words, near, head = nn.Embedding(50, 24), nn.Conv1d(24, 48, 3, padding=1), nn.Linear(64, 7)
+    layer = nn.GRU(48, 32, batch_first=True, bidirectional=True)
+    parameters = [p for m in (words, near, layer, head) for p in m.parameters()]
+    optimizer = T.optim.AdamW(parameters, lr=3e-3)
+
+    def turn(k: int) -> float:
+        rng = np.random.default_rng(k)
+        x = T.tensor(rng.integers(0, 50, (8, int(rng.integers(5, 60)))))
+        optimizer.zero_grad()
+        h = T.relu(near(words(x).transpose(1, 2))).transpose(1, 2)
+        if x.shape[1] % 3 == 0:
+            h = h + h.mean(1, keepdim=True)
+        loss = nn.functional.cross_entropy(head(layer(h)[0]).reshape(-1, 7), (x % 7).reshape(-1))
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        return float(loss.item())
+
+    return turn
+
+
 def image_sizes(T: Any) -> Turn:
     """A convolutional network that pools whatever is left, on images of random height and width."""
     nn = T.nn
@@ -496,6 +520,7 @@ CASES: dict[str, Case] = {
     "Transformer, new lengths": Case(transformer_lengths, bar=1.2),
     "LSTM, new lengths": Case(lstm_lengths, bar=1.2),
     "random image sizes": Case(image_sizes, bar=1.2),
+    "GRU tagger, new lengths": Case(gru_tagger),
     "greedy generation": Case(lambda T: generation(T, False, False), 1, 3),
     "sampled generation, cache": Case(lambda T: generation(T, True, True), 1, 3),
     "TreeLSTM": Case(tree_lstm),
