@@ -207,7 +207,10 @@ def set_(input: Tensor, source: Any = (), storage_offset: int = 0, size: Any = N
     if size is not None:
         shape = int_tuple("set_", (size,))
         source = source.detach().as_strided(shape, contiguous_strides(shape) if stride is None else stride, storage_offset)
-    input._storage, input._layout, input._cache = source._storage, source._layout, None
+    before, after = input._storage, source._storage
+    if after is not before and after.version <= before.version:
+        after.version = before.version + 1  # whoever has saved the tensor for a gradient finds that it has changed
+    input._storage, input._layout, input._cache = after, source._layout, None
     return input
 
 

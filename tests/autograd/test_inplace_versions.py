@@ -195,3 +195,29 @@ def test_formulas_that_have_their_operand_at_hand_say_that_its_history_is_lost(f
     calque.autograd.grad(y.sum(), base, retain_graph=True)
     with pytest.raises(AutogradError, match="detached in-place"):
         calque.autograd.grad(y.sum(), base, create_graph=True)
+
+
+@pytest.mark.parametrize("size", [(3, 2), (300, 200)])
+def test_a_saved_tensor_that_is_given_other_memory_has_changed(size: tuple[int, int]) -> None:
+    """Small operands are computed with at once, large ones recorded. Before, the gradient was that of the new values."""
+    for _ in range(3):
+        x, w = calque.ones(*size) * 2, calque.ones(*size).requires_grad_()
+        product = (x * w).sum()
+        x.set_(x.detach() + 1)
+        assert x._version == 1
+        with pytest.raises(AutogradError, match="modified by an inplace operation"):
+            product.backward()
+        later = (x * w).sum()
+        later.backward()
+        assert w.grad is not None and float(w.grad[0, 0]) == 3.0
+
+
+def test_the_memory_of_a_tensor_that_is_saved_may_be_given_to_others_that_are_younger() -> None:
+    w, values = calque.ones(2, 3).requires_grad_(), calque.ones(2, 3)
+    values.add_(1).add_(1)
+    product = (values * w).sum()
+    calque.empty(0).set_(values)
+    product.backward()
+    assert w.grad is not None and w.grad.tolist() == [[3.0] * 3] * 2
+    values.set_(values)  # the same memory
+    assert values._version == 2
