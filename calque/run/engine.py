@@ -233,6 +233,7 @@ class Queue:
         self._sleepers: list[threading.Lock] = []  # one for each thread that waits until nothing is queued or running
         self._busy = 0  # tasks that are queued or running
         self._heavy = 0  # those of them that are not light
+        self._full = False  # whether nothing more is taken until half of it has run
         self.last: Task | None = None  # that was queued
         self.runner = 0  # the thread that serves it
         self._worker: threading.Thread | None = None
@@ -265,10 +266,9 @@ class Queue:
         if self._worker is None:
             self._start()
         with ENGINE.lock:
-            if self._busy >= self.bound:
+            while self._fills():
                 with WAITS:
-                    while self._busy > self.bound // 2:
-                        self._room.wait()
+                    self._room.wait()
             ENGINE.numbers = task.number = ENGINE.numbers + 1
             if ENGINE.tracking:
                 _link(task, reads, writes)
@@ -282,6 +282,12 @@ class Queue:
             if not task.blockers:
                 self._push(task)
                 self.rouse()
+
+    def _fills(self) -> bool:
+        """Whether the queue is full, or was and is not half empty yet: for all senders, so that none who comes later keeps others out. The caller
+        holds the lock."""
+        self._full = self._full or self._busy >= self.bound
+        return self._full
 
     def _run_now(self, task: Task, reads: Iterable[Fillable], writes: Iterable[Fillable]) -> None:
         for buffer in (*reads, *writes):
@@ -340,7 +346,8 @@ class Queue:
         self._heavy -= not task.light
         if self.last is task:
             self.last = None
-        if self._busy <= self.bound // 2:
+        if self._full and self._busy <= self.bound // 2:
+            self._full = False
             self._room.notify_all()
         if not self._busy:
             _wake_all(self._sleepers)

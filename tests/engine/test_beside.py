@@ -76,16 +76,19 @@ def test_who_finds_a_queue_full_goes_on_when_half_of_it_has_run(queue: Queue) ->
             queue.submit(Task(lambda: turns.acquire(timeout=LONG)))  # type: ignore[arg-type, return-value]
             sent.append(k)
 
-    sender = threading.Thread(target=send)
+    sender, second = threading.Thread(target=send), threading.Thread(target=lambda: queue.submit(Task(lambda: None)))
     sender.start()
     assert until(lambda: len(sent) == 8 and sender.ident in WAITING)
     for left in (7, 6, 5):
         turns.release()
         assert until(lambda left=left: queue.depth == left)  # type: ignore[misc]
+        if left == 7:
+            second.start()  # there is room for one, but he has come later
+            assert until(lambda: second.ident in WAITING)
         time.sleep(0.02)
-        assert len(sent) == 8
+        assert len(sent) == 8 and queue.depth == left
     turns.release()
-    assert until(lambda: len(sent) == 9)
+    assert until(lambda: len(sent) == 9 and not second.is_alive())
     assert not WAITING
     turns.release(8)
     sender.join(LONG)
