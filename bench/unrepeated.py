@@ -191,6 +191,28 @@ def gru_tagger(T: Any) -> Turn:
     return turn
 
 
+def packed_classifier(T: Any, kind: str) -> Turn:
+    """Two layers over packed sequences, classified by their last state: other lengths in every batch, and mostly another longest one."""
+    nn = T.nn
+    words, layer, head = nn.Embedding(100, 64), getattr(nn, kind)(64, 128, 2), nn.Linear(128, 5)
+    parameters = [p for m in (words, layer, head) for p in m.parameters()]
+    optimizer = T.optim.Adam(parameters, lr=1e-3)
+
+    def turn(k: int) -> float:
+        rng = np.random.default_rng(k)
+        lengths = np.sort(rng.integers(10, 60, 16))[::-1].copy()
+        x = T.tensor(rng.integers(0, 100, (int(lengths[0]), 16)))
+        optimizer.zero_grad()
+        _, states = layer(nn.utils.rnn.pack_padded_sequence(words(x), lengths.tolist()))
+        last = (states[0] if kind == "LSTM" else states)[-1]
+        loss = nn.functional.cross_entropy(head(last), x[0] % 5)
+        loss.backward()
+        optimizer.step()
+        return float(loss.item())
+
+    return turn
+
+
 def image_sizes(T: Any) -> Turn:
     """A convolutional network that pools whatever is left, on images of random height and width."""
     nn = T.nn
@@ -521,6 +543,9 @@ CASES: dict[str, Case] = {
     "LSTM, new lengths": Case(lstm_lengths, bar=1.2),
     "random image sizes": Case(image_sizes, bar=1.2),
     "GRU tagger, new lengths": Case(gru_tagger),
+    "packed GRU, new lengths": Case(lambda T: packed_classifier(T, "GRU")),
+    "packed LSTM, new lengths": Case(lambda T: packed_classifier(T, "LSTM")),
+    "packed RNN, new lengths": Case(lambda T: packed_classifier(T, "RNN")),
     "greedy generation": Case(lambda T: generation(T, False, False), 1, 3),
     "sampled generation, cache": Case(lambda T: generation(T, True, True), 1, 3),
     "TreeLSTM": Case(tree_lstm),

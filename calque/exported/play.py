@@ -10,7 +10,7 @@ from calque.base.errors import ExportError, OutOfRangeError
 from calque.base.shapes import is_contiguous
 from calque.exported.graph import Variant
 from calque.ir.program import Node
-from calque.nn.functional.recurrent import lstm_scan
+from calque.nn.functional.recurrent import SCANS
 from calque.ops.opdef import get
 from calque.record.recorder import add_check, local
 from calque.tensor import record, slot_of
@@ -23,7 +23,7 @@ def play(variant: Variant, attributes: Sequence[tuple[Any, ...]], inputs: Sequen
     """The outputs of a variant's program."""
     program = variant.program
     values: list[Any] = [None] * len(program.nodes)
-    scans: dict[tuple[int, ...], Any] = {}
+    scans: dict[Any, Any] = {}
     checks = {check.value: check.line for check in program.checks}
     for position, (node, attrs) in enumerate(zip(program.nodes, attributes, strict=True)):
         role = node.op.role
@@ -31,8 +31,8 @@ def play(variant: Variant, attributes: Sequence[tuple[Any, ...]], inputs: Sequen
             values[position] = inputs[attrs[0]]
         elif role == "constant":
             values[position] = attrs
-        elif node.op is LSTM:
-            values[position] = _lstm(node, attrs, [values[k] for k in node.inputs], scans)
+        elif node.op.name in SCANS:
+            values[position] = _recurrent(node, attrs, [values[k] for k in node.inputs], scans)
         elif node.op is VIEW and values[node.inputs[0]].__class__ is _Cells:
             values[position] = values[node.inputs[0]].seen(attrs)
         else:
@@ -69,14 +69,16 @@ class _Cells:
         raise ExportError(f"[export] expected a program that reads the last cell state of an LSTM alone, got one that reads others; {_INSTEAD}")
 
 
-def _lstm(node: Node, attrs: tuple[Any, ...], operands: list[Any], scans: dict[tuple[int, ...], Any]) -> Any:
-    """A value of an LSTM, whose primitive has no gradient: the function around it has."""
+def _recurrent(node: Node, attrs: tuple[Any, ...], operands: list[Any], scans: dict[Any, Any]) -> Any:
+    """A value of a recurrent layer, whose primitive has no gradient: the function around it has."""
     if not local.state.grad or not any(x._requires_grad for x in operands):
-        return record(LSTM, tuple(operands), attrs)
-    part = attrs[0]
+        return record(node.op, tuple(operands), attrs)
+    part, key = attrs[0] if attrs else "out", (node.op, node.inputs)
     if part == "gates":
-        raise ExportError(f"[export] expected a program that reads results of an LSTM alone, got one that reads its gates; {_INSTEAD}")
-    if node.inputs not in scans:
-        scans[node.inputs] = lstm_scan(*operands)
-    out, last = scans[node.inputs]
+        raise ExportError(f"[export] expected a program that reads results of a recurrent layer alone, got one that reads its gates; {_INSTEAD}")
+    if key not in scans:
+        scans[key] = SCANS[node.op.name](*operands)
+    if node.op is not LSTM:
+        return scans[key]
+    out, last = scans[key]
     return out if part == "out" else _Cells(tuple(out._layout.shape), last)

@@ -216,8 +216,8 @@ def attention_gradient(F: Any, op: OpDef, operands: Operands, mapped: Mapped, at
 
 
 def recurrence(letters: str, results: Callable[[Attrs], str]) -> BatchRule:
-    """`lstm` and `lstm_grad`: the slices are rows of the batch, unless they have weights of their own. `letters`: for each operand the dim that is
-    the batch, or `-` for a weight."""
+    """Recurrent layers and their gradients: the slices are rows of the batch, unless they have weights of their own. `letters`: for each operand
+    the dim that is the batch, or `-` for a weight."""
 
     def rule(F: Any, op: OpDef, operands: Operands, mapped: Mapped, attrs: Attrs, size: int) -> Any:
         if not size or any(m and letter == "-" for m, letter in zip(mapped, letters, strict=True)):

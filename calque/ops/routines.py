@@ -74,10 +74,13 @@ class AttentionSpec:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentSpec:
-    """`lstm` and `lstm_grad`: views of their operands, all but the weight with contiguous units; outputs are dense.
+    """A recurrent layer or its gradient: views of their operands, all but the weight with contiguous units; outputs are dense.
 
     lstm: x (L, N, 4 H), h and c (N, H), weight (4 H, H); outputs (L, N, H) twice and (L, N, 4 H). lstm_grad: weight, gates (L, N, 4 H),
-    cells (L, N, H), c (N, H), gradients (L, N, H) and (N, H); outputs (L, N, 4 H) and (N, H) twice. `sizes`: L, N, H.
+    cells (L, N, H), c (N, H), gradients (L, N, H) and (N, H); outputs (L, N, 4 H) and (N, H) twice.
+    gru: x (L, N, 3 H), h (N, H), weight (3 H, H), bias (3 H,); outputs (L, N, H) and (L, N, 4 H). gru_grad: weight, gates, all states, h and the
+    gradient (L, N, H); outputs (L, N, 3 H) twice and (N, H). rnn_tanh, rnn_relu: x (L, N, H), h, weight (H, H); output (L, N, H). Their
+    gradients: weight, all states, gradient; outputs (L, N, H) and (N, H). `sizes`: L, N, H.
     """
 
     views: tuple[View, ...]
@@ -201,22 +204,22 @@ def attention_flops(of_keys: int, of_values: int) -> Callable[[Sequence[Shape], 
 # ------------------------------------------------------------------------------------------------------------ along one dim
 
 
-def recurrence(inputs: int) -> SpecRule:
-    """The rule of a layer over time: which operand has the four gates of every step."""
+def recurrence(sequence: int, weight: int) -> SpecRule:
+    """The rule of a layer over time: which operands have something of every step, and the weight of the state."""
 
     def rule(shapes: list[Shape], strides: list[Shape], attrs: Attrs, shape: Shape) -> RecurrentSpec:
-        steps, rows, units = shapes[inputs]
-        return RecurrentSpec(tuple(zip(map(tuple, shapes), map(tuple, strides), strict=True)), (steps, rows, units // 4))
+        steps, rows, _ = shapes[sequence]
+        return RecurrentSpec(tuple(zip(map(tuple, shapes), map(tuple, strides), strict=True)), (steps, rows, shapes[weight][1]))
 
     return rule
 
 
-def recurrence_flops(inputs: int) -> Callable[[Sequence[Shape], Attrs, Shape], int]:
+def recurrence_flops(sequence: int, weight: int) -> Callable[[Sequence[Shape], Attrs, Shape], int]:
     """Of its matrix products."""
 
     def rule(shapes: Sequence[Shape], attrs: Attrs, shape: Shape) -> int:
-        steps, rows, units = shapes[inputs]
-        return 8 * steps * rows * (units // 4) ** 2
+        steps, rows, _ = shapes[sequence]
+        return 2 * steps * rows * prod(shapes[weight])
 
     return rule
 

@@ -43,6 +43,7 @@ def test_products_against_whole_vectors(dtype: str, layout: str, rows: int, rng:
 @pytest.mark.parametrize("rows", [17, 20])
 @pytest.mark.parametrize("units", [5, 8, 36, 40, 44])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_long_short_term_memory(dtype: str, units: int, rows: int, rng: np.random.Generator) -> None:
-    forward = forward_operands(rng, dtype, (3, rows, units), gaps=False)
-    check("lstm_grad", backward_operands(rng, forward, gaps=False))
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_recurrent_layers(kind: str, dtype: str, units: int, rows: int, rng: np.random.Generator) -> None:
+    forward = forward_operands(rng, kind, dtype, (3, rows, units), gaps=False)
+    check(f"{kind}_grad", backward_operands(rng, kind, forward, gaps=False))

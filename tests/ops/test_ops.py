@@ -40,6 +40,33 @@ def lstm_formula(x: Array, h: Array, c: Array, weight: Array, part: str) -> Arra
     return found[part]
 
 
+def gru_formula(x: Array, h: Array, weight: Array, bias: Array, part: str) -> Array:
+    """Gate by gate and unit by unit, the new state as a weighted mean."""
+    steps, rows, units = x.shape[0], *h.shape
+    found = {"out": np.empty((steps, rows, units)), "gates": np.empty((steps, rows, 4 * units))}
+    h = h.astype(np.float64)
+    for t, n in itertools.product(range(steps), range(rows)):
+        before = h[n].copy()
+        for j in range(units):
+            at = [k * units + j for k in range(3)]
+            own = [math.fsum([*(before * weight[k]), bias[k]]) for k in at]
+            r, z = (0.5 + 0.5 * math.tanh(0.5 * (float(x[t, n, at[k]]) + own[k])) for k in (0, 1))
+            new = math.tanh(float(x[t, n, at[2]]) + r * own[2])
+            h[n, j] = (1 - z) * new + z * before[j]
+            found["gates"][t, n, j::units] = r, z, new, own[2]
+        found["out"][t, n] = h[n]
+    return found[part]
+
+
+def rnn_formula(function: Callable[[float], float], x: Array, h: Array, weight: Array) -> Array:
+    """Unit by unit."""
+    found = np.empty(x.shape)
+    for t, n, j in itertools.product(*map(range, x.shape)):
+        before = found[t - 1, n] if t else h[n]
+        found[t, n, j] = function(math.fsum([float(x[t, n, j]), *(before * weight[j])]))
+    return found
+
+
 # Independent definitions, evaluated in float64 (or exactly, for integers).
 FORMULAS: dict[str, Callable[..., Any]] = {
     "neg": lambda x: 0 - x,
@@ -100,6 +127,9 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "cumsum": lambda x, dim: np.add.accumulate(x, axis=dim) if x.ndim else x,
     "cumprod": lambda x, dim: np.multiply.accumulate(x, axis=dim) if x.ndim else x,
     "lstm": lambda *args: lstm_formula(*args),
+    "gru": lambda *args: gru_formula(*args),
+    "rnn_tanh": lambda *args: rnn_formula(math.tanh, *args),
+    "rnn_relu": lambda *args: rnn_formula(lambda z: max(z, 0.0), *args),
     "cat": lambda *xs: np.concatenate(xs[:-1], axis=xs[-1]),
 }
 
@@ -110,6 +140,9 @@ ABSOLUTE = {
     "polygamma": 4.0,
     "matmul": 16.0,
     "lstm": 64.0,
+    "gru": 64.0,
+    "rnn_tanh": 64.0,
+    "rnn_relu": 64.0,
     "sum": 16.0,
     "cumsum": 16.0,
     "fmod": 8.0,

@@ -93,6 +93,7 @@ class DualFrame(Frame):
     tangent is one of what was computed without history as well."""
 
     name = "jvp"
+    moves = True
     exports = False  # tangents are computed here, by rules of their own
     linearize: Any = None  # of `transform.gradients`, which stands above and puts it here
 

@@ -52,7 +52,7 @@ class Frame:
     n = property(lambda self: 0, _ignored)
     scalars = property(lambda self: (), _ignored)
     ran = None
-    eager, transforms = False, True
+    eager, transforms, moves = False, True, False
     exports = property(lambda self: self.outer is not None and self.outer.exports)
 
     def __init__(self) -> None:

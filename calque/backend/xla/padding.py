@@ -20,6 +20,7 @@ from calque.base.errors import ArgumentError
 from calque.base.shapes import Shape
 from calque.ir.program import Node, Program
 from calque.ops.movement import strided
+from calque.ops.recurrent import KINDS, is_gradient
 
 Kinds = Any
 """What the elements of a value are: an array of the numbers below with the value's dimensions, of size 1 where all along one are alike. None: all
@@ -110,7 +111,7 @@ class _Look:
         name = node.op.name
         if node.op.kind == "leaf":
             return self.leaf(position, node)
-        given = [self.kinds[i] if name in ("view", "lstm_grad") else _plain(self.kinds[i]) for i in node.inputs]
+        given = [self.kinds[i] if name == "view" or is_gradient(name) else _plain(self.kinds[i]) for i in node.inputs]
         if node.op.role in ("view", "fill") or node.op.identity or name == "cast":  # the same numbers in another place
             for table in (self.numbers, self.totals):
                 if node.inputs[0] in table:
@@ -427,9 +428,9 @@ def _attention_grad(node: Node, given: Sequence[Kinds], shapes: Sequence[Shape],
     return collapsed(np.moveaxis(found, -3, -2) if turned else found)
 
 
-def _lstm(node: Node, given: Sequence[Kinds], shapes: Sequence[Shape], numbers: Sequence[Any]) -> Kinds:
+def _recurrent(node: Node, given: Sequence[Kinds], shapes: Sequence[Shape], numbers: Sequence[Any]) -> Kinds:
     """Sequences of a batch are independent; padding in time is refused, as states at the end come from it."""
-    gradient = node.op.name == "lstm_grad"
+    gradient, count = is_gradient(node.op.name), 2 if node.op.name == "lstm_grad" else 1
     lanes = []
     for kinds, shape in zip(given, shapes, strict=True):
         if kinds is None:
@@ -446,7 +447,7 @@ def _lstm(node: Node, given: Sequence[Kinds], shapes: Sequence[Shape], numbers: 
         lanes.append(kinds.reshape(-1))
     alike = np.broadcast_arrays(*lanes)
     valid = np.all([lane == VALID for lane in alike], 0)
-    zero = np.all([(lane == ZERO) | (number == 0) for lane, number in zip(alike[-2:], numbers[-2:], strict=True)], 0) & gradient
+    zero = np.all([(lane == ZERO) | (number == 0) for lane, number in zip(alike[-count:], numbers[-count:], strict=True)], 0) & gradient
     found = np.where(valid, VALID, np.where(zero, ZERO, JUNK)).astype(np.uint8)
     return collapsed(found.reshape(_row_shape(len(node.shape), len(node.shape) - 2)))
 
@@ -456,5 +457,5 @@ _RULES: dict[str, Callable[..., Kinds]] = {
     "conv2d_weight_grad": _weight_grad, "index_select": _index_select, "index_add": _index_add, "gather": _gather, "scatter": _scatter,
     "scatter_add": _scatter, "cumsum": _running, "cumprod": _running, "cumargmax": _running, "cumargmin": _running, "argsort": _sorted,
     "ranked": _sorted, "attention": _attention, "attention_masked": _attention, "attention_grad": _attention, "attention_grad_masked": _attention,
-    "lstm": _lstm, "lstm_grad": _lstm,
+    **{f"{kind}{gradient}": _recurrent for kind in KINDS for gradient in ("", "_grad")},
 }  # fmt: skip

@@ -152,6 +152,74 @@ class Routines:
         (dh, dc), z = self.lax.scan(step, (jnp.zeros_like(g_cell), g_cell), (gates, cells, before, g_out), reverse=True)
         return {"z": z, "h": dh, "c": dc}
 
+    def gru(self, x: Value, h: Value, weight: Value, bias: Value) -> dict[str, Value]:
+        """All parts, by a scan over the time steps."""
+        jax, jnp = self.jax, self.jnp
+        x, h, weight, bias = self.wide(x), self.wide(h), self.wide(weight), self.wide(bias)
+
+        def step(h: Value, now: Value) -> Any:
+            a, y = jnp.split(now, 3, 1), jnp.split(self.product(h, weight.T) + bias, 3, 1)
+            r, z = jax.nn.sigmoid(a[0] + y[0]), jax.nn.sigmoid(a[1] + y[1])
+            n = jnp.tanh(a[2] + r * y[2])
+            h = n + z * (h - n)
+            return h, {"out": h, "gates": jnp.concatenate([r, z, n, y[2]], 1)}
+
+        found: dict[str, Value] = self.lax.scan(step, h, x)[1]
+        return found
+
+    def gru_grad(self, weight: Value, gates: Value, out: Value, h: Value, g_out: Value) -> dict[str, Value]:
+        """All parts, by the scan backwards."""
+        jnp = self.jnp
+        weight, gates, out, h, g_out = (self.wide(v) for v in (weight, gates, out, h, g_out))
+
+        def step(dh: Value, now: Any) -> Any:
+            gate, before, g = now
+            r, z, n, y = jnp.split(gate, 4, 1)
+            dh = g + dh
+            dn = dh * (1 - z) * (1 - n * n)
+            slopes = (dn * y * r * (1 - r), dh * (before - n) * z * (1 - z))
+            own = jnp.concatenate([*slopes, dn * r], 1)
+            return dh * z + self.product(own, weight), (jnp.concatenate([*slopes, dn], 1), own)
+
+        dh, (inputs, own) = self.lax.scan(step, jnp.zeros_like(h), (gates, jnp.concatenate([h[None], out[:-1]]), g_out), reverse=True)
+        return {"x": inputs, "own": own, "h": dh}
+
+    def _rnn(self, act: Callable[[Value], Value], x: Value, h: Value, weight: Value) -> dict[str, Value]:
+        x, h, weight = self.wide(x), self.wide(h), self.wide(weight)
+
+        def step(h: Value, now: Value) -> Any:
+            h = act(now + self.product(h, weight.T))
+            return h, h
+
+        return {"out": self.lax.scan(step, h, x)[1]}
+
+    def _rnn_grad(self, slope: Callable[[Value, Value], Value], weight: Value, out: Value, g_out: Value) -> dict[str, Value]:
+        weight, out, g_out = self.wide(weight), self.wide(out), self.wide(g_out)
+
+        def step(dh: Value, now: Any) -> Any:
+            state, g = now
+            z = slope(g + dh, state)
+            return self.product(z, weight), z
+
+        dh, z = self.lax.scan(step, self.jnp.zeros_like(out[0]), (out, g_out), reverse=True)
+        return {"z": z, "h": dh}
+
+    def rnn_tanh(self, x: Value, h: Value, weight: Value) -> dict[str, Value]:
+        """All states, by a scan over the time steps."""
+        return self._rnn(self.jnp.tanh, x, h, weight)
+
+    def rnn_tanh_grad(self, weight: Value, out: Value, g_out: Value) -> dict[str, Value]:
+        """All parts, by the scan backwards."""
+        return self._rnn_grad(lambda dh, h: dh * (1 - h * h), weight, out, g_out)
+
+    def rnn_relu(self, x: Value, h: Value, weight: Value) -> dict[str, Value]:
+        """All states, by a scan over the time steps."""
+        return self._rnn(lambda z: self.jnp.where(z < 0, self.jnp.zeros((), z.dtype), z), x, h, weight)
+
+    def rnn_relu_grad(self, weight: Value, out: Value, g_out: Value) -> dict[str, Value]:
+        """All parts, by the scan backwards."""
+        return self._rnn_grad(lambda dh, h: self.jnp.where(h <= 0, self.jnp.zeros((), dh.dtype), dh), weight, out, g_out)
+
     # ----------------------------------------------------------------------------------------------------------- reductions
 
     def _reduced(self, function: Callable[..., Value], x: Value, dims: Shape, keepdim: bool) -> Value:

@@ -16,6 +16,7 @@ from calque.backend.xla.windows import Windows
 from calque.base.dtypes import DType, from_numpy_dtype
 from calque.ir.program import Node, Program
 from calque.ops.opdef import OpDef
+from calque.ops.recurrent import is_recurrent
 
 Value = Any
 _WINDOWED = ("view", "view_at", "update", "update_at", "update_add")
@@ -91,11 +92,11 @@ class Translation:
             operands = list(rounded(op, operands))
             return run_body(self.jax, op, operands, attrs, tuple(node.shape), node.dtype)
         routine: Callable[..., Value] = getattr(self.routines, op.name)
-        if op.name in ("lstm", "lstm_grad"):
+        if is_recurrent(op.name):
             key = (op.name, node.inputs)
             if key not in self.kept:
                 self.kept[key] = routine(*operands)
-            return self.kept[key][attrs[0]]
+            return self.kept[key][attrs[0] if attrs else "out"]
         return routine(*operands, *attrs)
 
     def _window(self, name: str, operands: list[Value], attrs: Any) -> Value:

@@ -1,4 +1,4 @@
-"""ONNX's RNN, GRU and LSTM. An LSTM without extras is ours, for any length; what else they can do is written step by step, for a fixed length."""
+"""ONNX's RNN, GRU and LSTM. Layers without extras are ours, for any length; what else they can do is written step by step, for a fixed length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calque.exported.onnx.values import Call, Refused, operator, tensor_of
 from calque.functional.common import cast
 from calque.ir.symint import SymInt
 from calque.nn import functional as F
-from calque.nn.functional.recurrent import lstm_scan
+from calque.nn.functional.recurrent import SCANS, gru_scan, lstm_scan
 
 _ACTIVATIONS: dict[str, Callable[[Any, float, float], Any]] = {
     "sigmoid": lambda x, a, b: T.sigmoid(x), "tanh": lambda x, a, b: T.tanh(x), "relu": lambda x, a, b: F.relu(x),
@@ -93,7 +93,7 @@ def _recurrent(c: Call) -> Any:
     outputs, lasts, cells = [], [], []
     for k, turned in enumerate(layer.directions):
         x = _turned(layer.x, lengths) if turned else layer.x
-        out, last, cell = _lstm(layer, k, x) if _simple(layer, lengths) else _steps(layer, k, x, lengths)
+        out, last, cell = _whole(layer, k, x) if _simple(layer, lengths) else _steps(layer, k, x, lengths)
         outputs.append(_turned(out, lengths) if turned else out)
         lasts.append(last)
         cells.append(cell)
@@ -107,7 +107,9 @@ def _recurrent(c: Call) -> Any:
 
 
 def _simple(layer: _Layer, lengths: Any) -> bool:
-    return layer.op == "LSTM" and layer.plain and lengths is None and not layer.c.has(7) and not layer.c.attr("input_forget", 0)
+    plain = layer.plain or (layer.op == "RNN" and layer.clip is None and all(name in ("tanh", "relu") for name in layer.names))
+    behind = layer.op != "GRU" or bool(layer.c.attr("linear_before_reset", 0))
+    return plain and behind and lengths is None and not layer.c.has(7) and not layer.c.attr("input_forget", 0)
 
 
 def _turned(x: Any, lengths: Any) -> Any:
@@ -119,14 +121,29 @@ def _turned(x: Any, lengths: Any) -> Any:
     return T.gather(x, 0, T.expand(T.unsqueeze(index, -1), tuple(x.shape)))
 
 
-def _lstm(layer: _Layer, direction: int, x: Any) -> tuple[Any, Any, Any]:
-    """An LSTM as ours: its gates are i, f, g, o, ONNX's i, o, f, g."""
+_ORDERS = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 2, 3, 1)}
+"""Where ONNX has our gates: r, z, n among its z, r, h; i, f, g, o among its i, o, f, c."""
+
+
+def _whole(layer: _Layer, direction: int, x: Any) -> tuple[Any, Any, Any]:
+    """All steps of a direction at once: (outputs, last state, last cell)."""
     w, r, own, recurrent = layer.weights(direction)
     rows = np.arange(layer.hidden)
-    order = tensor_of(np.concatenate([rows + k * layer.hidden for k in (0, 2, 3, 1)]))
-    bias = None if own is None else T.index_select(own + recurrent, 0, order)
-    projected = F.linear(x, T.index_select(w, 0, order), bias)
-    out, cell = lstm_scan(projected, layer.first(5, direction), layer.first(6, direction), T.index_select(r, 0, order))
+    order = tensor_of(np.concatenate([rows + k * layer.hidden for k in _ORDERS[layer.op]]))
+
+    def ordered(t: Any) -> Any:
+        return None if t is None else T.index_select(t, 0, order)
+
+    w, r, own, recurrent = ordered(w), ordered(r), ordered(own), ordered(recurrent)
+    h, cell = layer.first(5, direction), None
+    if layer.op == "GRU":
+        out = gru_scan(F.linear(x, w, own), h, r, recurrent)
+    else:
+        projected = F.linear(x, w, None if own is None else own + recurrent)
+        if layer.op == "LSTM":
+            out, cell = lstm_scan(projected, h, layer.first(6, direction), r)
+        else:
+            out = SCANS[f"rnn_{layer.names[direction]}"](projected, h, r)
     return out, T.select(out, 0, -1), cell
 
 

@@ -221,6 +221,27 @@ def _lstm(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
     return b.add("Squeeze", lstm(b, x, given)[0], b.constant([1]))  # type: ignore[no-any-return]
 
 
+def _gru(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    if node.attrs[0] != "out":
+        raise b.refused("is half of a gradient")
+    hidden, kind = int(given[1].shape[-1]), given[0].dtype.np
+    order = np.concatenate([np.arange(hidden) + k * hidden for k in (1, 0, 2)])  # ONNX's gates: z, r, h
+    w = b.constant(np.eye(3 * hidden)[order][None], kind)
+    r = b.reshape(b.add("Gather", x[2], b.constant(order), axis=0), (1, 3 * hidden, hidden))
+    bias = b.add("Concat", b.constant(np.zeros(3 * hidden), kind), b.add("Gather", x[3], b.constant(order), axis=0), axis=0)
+    first = b.add("Unsqueeze", x[1], b.constant([0]))
+    y = b.add("GRU", x[0], w, r, b.reshape(bias, (1, 6 * hidden)), "", first, hidden_size=hidden, linear_before_reset=1)
+    return b.add("Squeeze", y, b.constant([1]))  # type: ignore[no-any-return]
+
+
+def _rnn(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    hidden = int(given[1].shape[-1])
+    h, r = (b.add("Unsqueeze", t, b.constant([0])) for t in x[1:])
+    act = "Relu" if node.op.name == "rnn_relu" else "Tanh"
+    y = b.add("RNN", x[0], b.constant(np.eye(hidden)[None], given[0].dtype.np), r, "", "", h, hidden_size=hidden, activations=[act])
+    return b.add("Squeeze", y, b.constant([1]))  # type: ignore[no-any-return]
+
+
 def _sorted(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
     dim, *rest, descending = node.attrs
     if not node.shape:
@@ -275,6 +296,7 @@ TABLE: dict[str, Maker] = {
     "gather": lambda b, node, x, _: b.add("GatherElements", *x, axis=node.attrs[0]),
     "index_put": _write("index_put", "none"), "index_add": _write("index_add", "add"), "scatter": _write("scatter", "none"),
     "scatter_add": _write("scatter_add", "add"), "conv2d": _conv, "conv2d_input_grad": _conv_transpose,
-    "attention": _attention, "attention_masked": _attention, "lstm": _lstm, "argsort": _sorted, "ranked": _sorted, "cumsum": _cumsum,
+    "attention": _attention, "attention_masked": _attention, "lstm": _lstm, "gru": _gru, "rnn_tanh": _rnn, "rnn_relu": _rnn,
+    "argsort": _sorted, "ranked": _sorted, "cumsum": _cumsum,
     "outside": _outside, "int8_matmul": _plain("MatMulInteger"), "int4_matmul": _int4_matmul,
 }  # fmt: skip

@@ -8,23 +8,24 @@ from typing import Any
 import numpy as np
 
 from calque import functional as T
-from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.text import described, shown
 from calque.functional.precision import lowered
 from calque.nn import init
 from calque.nn.functional.dropout import dropout
 from calque.nn.functional.linear import linear
-from calque.nn.functional.recurrent import gru_step, lstm_gates, lstm_scan, relu, scan
+from calque.nn.functional.recurrent import SCANS, Lengths, gru_scan, gru_step, lstm_gates, lstm_scan, projected_lstm_scan, relu
 from calque.nn.module import Module
 from calque.nn.modules.make import extents, fresh, positive
 from calque.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from calque.observe.source import warn_user
-from calque.tensor import Tensor, read, upload
+from calque.tensor import Tensor, read
 
 __all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNBase", "RNNCell", "RNNCellBase"]
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
+_HELD = {"LSTM": (-math.inf, math.inf, 0.0, 0.0), "RNN_RELU": (-math.inf,)}
+"""Gate inputs behind the end of a sequence: an LSTM keeps its cell to the last bit (i = 0, f = 1), a ReLU cannot grow; others are bounded."""
 
 
 class RNNBase(Module):
@@ -104,41 +105,47 @@ class RNNBase(Module):
         found = self._parameters.get(name)
         return getattr(self, name) if found is None else found  # a parametrized weight, or one that a hook computes, is no parameter
 
-    def _direction(self, x: Tensor, state: tuple[Tensor, ...], suffix: str, alive: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _direction(self, x: Tensor, state: tuple[Tensor, ...], suffix: str, lengths: Lengths | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Outputs and last states of one direction. A step sees nothing behind it, so what stands behind the end of a shorter sequence changes none
+        of its outputs; turned around, sequences end where they began, whatever their lengths are."""
+        reverse = suffix.endswith("reverse")
+        if reverse and lengths is not None:
+            x = lengths.turned(x)
+        projected, *weights = self._gate_inputs(x, suffix)
+        if reverse and lengths is None:
+            projected = T.flip(projected, (0,))
+        if lengths is not None and self.mode in _HELD:
+            projected = lengths.held(projected, _HELD[self.mode])
+        out, *cell = self._over_time(projected, state, weights)
+        last = T.select(out, 0, out._layout.shape[0] - 1) if lengths is None else lengths.last(out)
+        if reverse:
+            out = T.flip(out, (0,)) if lengths is None else lengths.turned(out)
+        return out, (last, *cell)
+
+    def _gate_inputs(self, x: Tensor, suffix: str) -> tuple[Any, ...]:
+        """The input's share of the gates of all steps, the recurrent weight, and what a step adds (GRU: a bias) or ends with (LSTM: a projection)."""
         w_ih, w_hh = self._weight("weight_ih" + suffix), self._weight("weight_hh" + suffix)
         b_ih, b_hh = (self._weight("bias_ih" + suffix), self._weight("bias_hh" + suffix)) if self.bias else (None, None)
-        reverse = suffix.endswith("reverse")
         if self.mode == "GRU":
-            projected = linear(x, w_ih, b_ih)
-            return scan(projected, state, lambda z, s: (gru_step(z, s[0], w_hh, b_hh),), reverse, alive)
+            return linear(x, w_ih, b_ih), w_hh, b_hh
         projected = linear(x, w_ih, None if b_ih is None else b_ih + b_hh)
-        if self.mode == "LSTM":
-            state, w_hh, w_hr = lowered(tuple(state), w_hh, self._weight("weight_hr" + suffix) if self.proj_size else None)
-            return self._lstm(projected, state, w_hh, w_hr, reverse, alive)
-        act = T.tanh if self.mode == "RNN_TANH" else relu
-        turned = T.t(w_hh)
-        return scan(projected, state, lambda z, s: (act(z + T.matmul(s[0], turned)),), reverse, alive)
+        return projected, w_hh, self._weight("weight_hr" + suffix) if self.proj_size else None
 
-    @staticmethod
-    def _lstm(projected: Tensor, state: tuple[Tensor, ...], w_hh: Tensor, w_hr: Any, reverse: bool, alive: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _over_time(self, projected: Tensor, state: tuple[Tensor, ...], weights: list[Any]) -> tuple[Tensor, ...]:
+        """All outputs of a layer, and the last cell state of an LSTM."""
+        weight, other = weights
+        if self.mode == "GRU":
+            h = state[0]
+            return (gru_scan(projected if projected.dtype is h.dtype else projected.to(h.dtype), h, weight, other),)
+        state, weight, other = lowered(tuple(state), weight, other)
+        if self.mode != "LSTM":
+            return (SCANS[self.mode.lower()](projected, state[0], weight),)
         h, c = state
-        if w_hr is None and alive is None:
-            if reverse:
-                projected = T.flip(projected, (0,))
-            out, c = lstm_scan(projected, h, c, w_hh)
-            last = T.select(out, 0, out._layout.shape[0] - 1)
-            return (T.flip(out, (0,)) if reverse else out), (last, c)
-        turned = T.t(w_hh)
-
-        def step(z: Tensor, s: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            new, cell = lstm_gates(z + T.matmul(s[0], turned), s[1])[:2]
-            return (new if w_hr is None else linear(new, w_hr)), cell
-
-        return scan(projected, state, step, reverse, alive)
+        return lstm_scan(projected, h, c, weight) if other is None else projected_lstm_scan(projected, h, c, weight, other)
 
     # ------------------------------------------------------------------------------------------------------- all layers
 
-    def _run(self, x: Tensor, states: tuple[Tensor, ...], alive: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _run(self, x: Tensor, states: tuple[Tensor, ...], lengths: Lengths | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         directions = 2 if self.bidirectional else 1
         given = [T.unbind(s, 0) for s in states]
         finals: list[list[Tensor]] = [[] for _ in states]
@@ -146,7 +153,7 @@ class RNNBase(Module):
             outputs = []
             for k, suffix in enumerate(self._suffixes(layer)):
                 start = tuple(g[layer * directions + k] for g in given)
-                out, last = self._direction(x, start, suffix, alive)
+                out, last = self._direction(x, start, suffix, lengths)
                 outputs.append(out)
                 for collected, value in zip(finals, last, strict=True):
                     collected.append(value)
@@ -193,16 +200,13 @@ class RNNBase(Module):
         return out, states if self.mode == "LSTM" else states[0]
 
     def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
-        """Packed input: run on the padded batch; a finished sequence keeps its state."""
-        inner = PackedSequence(packed.data, packed.batch_sizes)
-        x, lengths = pad_packed_sequence(inner)
-        sizes = read(lengths)
-        batch = len(sizes)
-        alive = [None if (sizes > t).all() else upload((sizes > t).reshape(batch, 1), dt.bool_) for t in range(int(sizes.max()))]
+        """Packed input: run on the padded batch, longest sequence first."""
+        x, lengths = pad_packed_sequence(PackedSequence(packed.data, packed.batch_sizes))
+        sizes = np.asarray(read(lengths))
         if hx is not None and packed.sorted_indices is not None:
             hx = self._permuted(hx, packed.sorted_indices)
-        out, states = self._run(x, self._states(hx, batch, x), alive)
-        result = pack_padded_sequence(out, np.asarray(sizes))
+        out, states = self._run(x, self._states(hx, len(sizes), x), None if (sizes == sizes[0]).all() else Lengths(sizes))
+        result = pack_padded_sequence(out, sizes)
         final: Any = states if self.mode == "LSTM" else states[0]
         if packed.unsorted_indices is not None:
             final = self._permuted(final, packed.unsorted_indices)

@@ -33,7 +33,7 @@ from calque.backend.cpu.contract.winograd_conv import winograd_conv_functions
 from calque.backend.cpu.contract.winograd_weight import winograd_weight_functions
 
 _TIGHT = re.compile(
-    "outer|beside|apart|dot|stream|(plane|table)_tile|small|flat|lanes|gemm|near|direct|joint|attention|few|int4|lstm|gru|row|pack_(rows|tall|wide)"
+    "outer|beside|apart|dot|stream|(plane|table)_tile|small|flat|lanes|gemm|near|direct|joint|attention|few|int4|lstm|gru|rnn|row|pack_(rows|tall|wide)"
 )
 
 

@@ -8,6 +8,7 @@ from math import gcd, prod
 from typing import Any
 
 from calque.backend.cpu.contract.attention_call import Attention
+from calque.backend.cpu.contract.cells import CELLS
 from calque.backend.cpu.contract.conv_words import ConvWords, block_words
 from calque.backend.cpu.contract.flat_grad import MARK as FLAT
 from calque.backend.cpu.contract.flat_grad import FlatGradWords, flat_chunk, flat_splits
@@ -535,6 +536,10 @@ class NativeRoutine:
     parameters: Callable[[Any, str], Contraction]
 
 
+def _recurrent(kind: str, gradient: bool) -> NativeRoutine:
+    return NativeRoutine(f"{kind}_grad" if gradient else kind, lambda spec, dtype: Recurrent(spec, kind, gradient))
+
+
 ROUTINES: dict[str, NativeRoutine] = {
     "matmul": NativeRoutine("matmul", _product),
     "int8_matmul": NativeRoutine("matmul", _product),
@@ -544,8 +549,8 @@ ROUTINES: dict[str, NativeRoutine] = {
     "conv2d_weight_grad": NativeRoutine("conv2d_weight_grad", _weight_grad),
     **{f"attention{mask}": NativeRoutine(f"attention{mask}", lambda spec, dtype: Attention(spec, False)) for mask in ("", "_masked")},
     **{f"attention_grad{mask}": NativeRoutine(f"attention_grad{mask}", lambda spec, dtype: Attention(spec, True)) for mask in ("", "_masked")},
-    "lstm": NativeRoutine("lstm", lambda spec, dtype: Recurrent(spec, False)),
-    "lstm_grad": NativeRoutine("lstm_grad", lambda spec, dtype: Recurrent(spec, True)),
+    **{kind: _recurrent(kind, False) for kind in CELLS},
+    **{f"{kind}_grad": _recurrent(kind, True) for kind in CELLS},
     **{name: NativeRoutine(name, lambda spec, dtype: Scan(spec)) for name in SCANS},
 }
 """What this library computes, by the name of the primitive; the others run on the host."""
