@@ -207,7 +207,7 @@ _register(
     "Gradient of gru for its gate inputs, for what its state gives to them or for its first state, from its weight, gates, states, first state and "
     "the gradient of all states.",
     "a weight (3 H, H), gates (L, N, 4 H), states (L, N, H), the first state (N, H) and a gradient (L, N, H)", ("GH", "LNK", "LNH", "NH", "LNH"),
-    {"x": "LNG", "own": "LNG", "h": "NH"}, _gru_grad_ref, "-1101", 0, 1, -1.0,
+    {"x": "LNG", "own": "LNG", "h": "NH"}, _gru_grad_ref, "-1101", 0, 1, -0.5,
 )  # fmt: skip
 for _name, _relu in (("rnn_tanh", False), ("rnn_relu", True)):
     _forward, _backward = _rnn_refs(_relu)
@@ -217,5 +217,5 @@ for _name, _relu in (("rnn_tanh", False), ("rnn_relu", True)):
     )  # fmt: skip
     _register(
         f"{_name}_grad", 1, f"Gradient of {_name} for its inputs or its first state, from its weight, states and their gradient.",
-        "a weight (H, H), states (L, N, H) and a gradient (L, N, H)", ("GH", "LNH", "LNH"), {"z": "LNG", "h": "NH"}, _backward, "-11", 0, 1, -1.0,
+        "a weight (H, H), states (L, N, H) and a gradient (L, N, H)", ("GH", "LNH", "LNH"), {"z": "LNG", "h": "NH"}, _backward, "-11", 0, 1, -0.5,
     )  # fmt: skip
