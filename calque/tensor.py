@@ -268,7 +268,7 @@ def _instead(
     (`turn`), is what a transform makes of it, or is computed at once."""
     if turn:
         return turned(op, operands, attrs)
-    other = at_once(trace, recorder.flush)
+    other = at_once(trace, recorder.flush, op, operands, attrs, row_major)
     return None if other is None else other.record(op, operands, attrs, row_major)  # type: ignore[no-any-return]
 
 

@@ -39,7 +39,7 @@ from calque.record import recorder
 from calque.record.nodes import FunctionNode, GradNode
 from calque.record.novel import Computing, possible
 from calque.record.numbers import BAKED, scalar_tag
-from calque.record.path import Edge
+from calque.record.path import BEHIND, Edge
 from calque.record.recorder import State, Storage, Trace, local, recording_line
 from calque.record.trie import BOUND, root
 from calque.run.buffer import Buffer, strided
@@ -126,6 +126,11 @@ def step_of(op: OpDef, shown: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_
     return found
 
 
+def _layouts_of(operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a step is told of operands."""
+    return tuple([x[1] if x.__class__ is tuple else x._layout.origin or x._layout for x in operands])
+
+
 class _Shown:
     """A tensor of which only the layout is asked."""
 
@@ -155,7 +160,8 @@ def _window(flat: np.ndarray[Any, Any], view: Layout) -> np.ndarray[Any, Any]:
 
 
 class Eager:
-    """What stands in the place of a thread's trace. `last`: the last value that may be the code of a check."""
+    """What stands in the place of a thread's trace. `last`: the last value that may be the code of a check. `loose`: what was recorded before is on
+    a path that seldom comes again, and so is what is recorded after it."""
 
     eager, transforms, exports = True, False, False
     SMALL = 1 << 12  # bytes of what is `uploaded`; for more the backend's pool is asked
@@ -170,6 +176,7 @@ class Eager:
         self.inputs: tuple[Any, ...] = ()
         self.attached: dict[int, Any] = {}
         self.last: Any = None
+        self.loose = False
         context = copy_context()
         context.run(np.errstate(all="ignore").__enter__)  # entering it for each operation would take longer than the operation
         self.quietly: Callable[..., Any] = context.run
@@ -229,7 +236,7 @@ class Eager:
 
     def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Tensor:
         """As `calque.tensor.record`."""
-        shown = tuple([x[1] if x.__class__ is tuple else x._layout.origin or x._layout for x in operands])
+        shown = _layouts_of(operands)
         if InUse.several and any(view.__class__ is Layout and view.device is not CPU for view in shown):
             leave(True)
             return record(op, operands, attrs, row_major)
@@ -354,11 +361,11 @@ def verify(step: Step, values: list[Any], value: Any) -> None:
     same(step.op.name, value, run_node(node, arrays, (), ()), arrays)
 
 
-def leave(recorded: bool) -> None:
-    """What follows is recorded; `recorded`: also what is small."""
+def leave(large: bool) -> None:
+    """What follows is recorded; `large`: also what is small, until the next flush or a path that seldom comes again is left."""
     state = local.state
-    state.trace = Trace(root())
-    state.trace.recorded = recorded
+    state.trace = Trace(root(loose=state.trace.loose))
+    state.trace.recorded = BEHIND if large else 0
 
 
 class _Eager(threading.local):
@@ -370,10 +377,15 @@ _eager = _Eager()
 
 
 def _make() -> Eager:
+    _eager.trace.loose = False
     return _eager.trace
 
 
-Computing.make = _make
+def _small(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...], row_major: bool) -> bool:
+    return not step_of(op, _layouts_of(operands), attrs, row_major).large
+
+
+Computing.make, Computing.small = _make, _small
 
 if hot is not None:
     _CLASSES = (Tensor, Storage, Buffer, Layout, GradNode, FunctionNode, Edge, Trace, State, OpDef, DType, Settings)

@@ -22,7 +22,7 @@ from calque.base.layout import Layout
 from calque.base.native import hot
 from calque.ops.opdef import OpDef
 from calque.record.nodes import GradNode
-from calque.record.path import Counters, Edge, unknown
+from calque.record.path import ALWAYS, Counters, Edge, unknown
 from calque.record.recorder import Storage, Trace, local, result_of
 from calque.record.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, UNARY, Beginning, Tape, Unread
 from calque.run.buffer import strided
@@ -138,7 +138,7 @@ def _written(node: GradNode, grad: Tensor, storages: list[Storage], handles: lis
     operands = Operands(node, grad, storages, handles)
     state, edges = local.state, Counters.edges
     before, scratch = state.trace, Trace(Edge(None, None, (), (), None, ""))
-    scratch.recorded = True
+    scratch.recorded = ALWAYS
     state.trace = scratch
     try:
         mark = Beginning(scratch, storages, handles)

@@ -4,7 +4,8 @@ Recording and starting an operation takes about as long as computing a small one
 (`autograd/eager.py`), with their gradients, until a large one comes: that is recorded, and with it all that follows until the next flush, as in the
 steps of most models. Everything is recorded where somebody wants to see or to repeat it, and where several devices work.
 
-The rule looks at sizes alone: which of the two an operation is does not depend on what ran before.
+The rule looks at sizes. On paths that seldom come again (`trie.loosen`) it looks at what is known, too: a small operation that no path has is
+computed behind recorded ones as well, and what was recorded before it runs then.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from typing import Any
 from calque.base.config import settings
 from calque.base.device import InUse
 from calque.observe import events
-from calque.record.path import Instead, Trace
+from calque.ops.opdef import OpDef
+from calque.record.path import ALWAYS, Instead, Trace
 from calque.record.state import State, local
 
 ALL = 2  # of `settings.eager`: whatever is new is computed, also behind recorded operations, so that tests see it
 
 
 class Computing:
-    """`make()` gives what stands in the place of a thread's trace while operations are computed at once; `autograd/eager.py` sets it."""
+    """What stands in the place of a thread's trace while operations are computed at once, set by `autograd/eager.py`: `make()` gives it; `small(op,
+    operands, attrs, row_major)` says whether an operation would be computed there."""
 
     make: Callable[[], Instead] | None = None
+    small: Callable[[OpDef, tuple[Any, ...], tuple[Any, ...], bool], bool]
 
 
 def possible(state: State) -> bool:
@@ -35,23 +39,32 @@ def possible(state: State) -> bool:
     )  # fmt: skip
 
 
-def at_once(trace: Trace | Instead, flush: Callable[[str], Any]) -> Instead | None:
+def at_once(
+    trace: Trace | Instead, flush: Callable[[str], Any], op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...], row_major: bool
+) -> Instead | None:
     """No edge is there for an operation: None if one is to be recorded, else what says what the operation means instead, here a frame of a transform
     or what computes it."""
     if trace.__class__ is not Trace:
         return trace  # type: ignore[return-value]  # what stands in the place of a trace
-    if trace.recorded or not settings.eager or (trace.n and settings.eager != ALL):
+    if trace.recorded == ALWAYS or not settings.eager:
+        return None
+    if not trace.cur.loose and (trace.recorded or (trace.n and settings.eager != ALL)):
         return None
     state = local.state
-    return begin(state, flush) if possible(state) else None
+    if not possible(state) or (trace.cur.loose and not Computing.small(op, operands, attrs, row_major)):
+        return None
+    return begin(state, flush)
 
 
 def begin(state: State, flush: Callable[[str], Any]) -> Instead:
     """What was recorded so far runs, and what follows is computed."""
+    loose = state.trace.cur.loose
     if state.trace.n:
         flush("new operations")
     if state.trace.__class__ is Trace and Computing.make is not None:
         state.trace = Computing.make()
+    if state.trace.__class__ is not Trace:
+        state.trace.loose = loose
     return state.trace  # type: ignore[no-any-return]
 
 

@@ -73,7 +73,7 @@ class Edge:
         self.gradients: Any = unknown  # (trace, node, gradient) -> what the operation's nodes give, see `autograd/template.py`
         # Behind a cut, and where a path leaves those that seldom come again (`loosen`): number of the last position, operations, the largest number
         # and where it was met (see `beat`); None elsewhere.
-        self.loose = False
+        self.loose: bool = parent is not None and parent.loose
         self.retired: bool = parent is not None and parent.retired  # behind an offset that is a run-time argument by now, see `retire`
         self.rhythm: tuple[int, int, int, int] | None = None if parent is None else parent.rhythm or (START if parent.loose else None)
         # Pending work is bounded: by operations, and by the bytes of inputs it keeps alive (its results cost nothing until the flush).
@@ -90,6 +90,9 @@ class Edge:
             self.plans = {}
         self.plans[key] = plan
         Counters.nbytes += plan.nbytes
+
+
+BEHIND, ALWAYS = 1, 2  # of `Trace.recorded`
 
 
 class Trace:
@@ -109,7 +112,7 @@ class Trace:
         self.inputs: list[Buffer] = []
         self.scalars: list[Number] = []
         self.checks: list[tuple[int, Callable[[int], Exception], str]] = []
-        self.recorded = False  # whether small operations are recorded, too, see `novel.py`
+        self.recorded = 0  # whether small operations are recorded, too: where their path comes again, or always, see `novel.py`
         self.ran: dict[int, Buffer] | None = None  # by id of a storage: values of a call that is recorded again after its programs have run
 
 

@@ -446,13 +446,13 @@ def restart(state: State, trace: Trace, reason: str) -> None:
         flushed(reason, 3)
         state.trace = fresh(state, None, False) or Trace(root(reason))
     elif state.capture is None:
-        trace.cur, trace.recorded = root(reason), False
+        trace.cur, trace.recorded = root(reason), 0
         state.trace = fresh(state, trace, False)
 
 
 def following(trace: Trace, reason: str) -> Trace | Instead | None:
     """What records behind a flush, or computes."""
-    behind = Trace(root(reason))
+    behind = Trace(root(reason, reason == BOUND and trace.cur.loose))
     if reason == BOUND:
         behind.recorded = trace.recorded  # it is the same program that goes on
     return fresh(local.state, behind, reason == BOUND)

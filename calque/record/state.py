@@ -10,7 +10,7 @@ from calque.base.collector import pause_collections
 from calque.base.device import Device
 from calque.base.dtypes import DType
 from calque.record.nodes import GradNode
-from calque.record.path import Seen, Trace
+from calque.record.path import ALWAYS, Seen, Trace
 from calque.record.trie import root
 from calque.record.watching import Watcher
 
@@ -54,4 +54,4 @@ def record_from_here(state: State, reason: str) -> None:
     if state.trace.eager:
         state.trace = Trace(root(reason))
     if state.trace.__class__ is Trace:
-        state.trace.recorded = True
+        state.trace.recorded = ALWAYS

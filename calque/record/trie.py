@@ -47,9 +47,9 @@ def beat(edge: Edge, rhythm: tuple[int, int, int, int]) -> None:
 
 
 def loosen(edge: Edge) -> None:
-    """A program ends here at a line whose programs seldom come again: if it is long, what leaves its path, or another one that begins as it does, is
-    cut by content as what follows a cut is. Pieces of such programs come again where the whole does not: the bodies of a loop of another length,
-    blocks in another order."""
+    """A program ends here at a line whose programs seldom come again: if it is long, small operations that leave its path, or another one that begins
+    as it does, are computed at once (`novel.py`), and the large ones are cut by content as what follows a cut is. Pieces of such programs come again
+    where the whole does not: the bodies of a loop of another length, blocks in another order."""
     if edge.depth < LONG:
         return
     first = before = edge
@@ -68,11 +68,16 @@ def loosen(edge: Edge) -> None:
 _ROOT = Edge(None, None, (), (), None, "")
 _BEHIND_CUT = Edge(None, None, (), (), None, "")
 _BEHIND_CUT.rhythm = START
+_LOOSE = Edge(None, None, (), (), None, "")
+_LOOSE.loose = True
 
 
-def root(reason: str = "") -> Edge:
-    """The empty path of what is recorded after a flush for this reason."""
-    return _BEHIND_CUT if reason == BOUND else _ROOT
+_ROOTS = (_ROOT, _BEHIND_CUT, _LOOSE)
+
+
+def root(reason: str = "", loose: bool = False) -> Edge:
+    """The empty path of what is recorded after a flush for this reason. `loose`: behind a part of a path that seldom comes again."""
+    return _LOOSE if loose else _BEHIND_CUT if reason == BOUND else _ROOT
 
 
 def varies(following: dict[Any, Edge], mark: Any, line: str) -> bool:
@@ -104,7 +109,7 @@ def retire(following: dict[Any, Edge], mark: Any, successor: Edge) -> None:
 def forget() -> None:
     """Forget everything that was recorded, with its programs."""
     Counters.evictions += 1  # what was recorded of library code leads to edges that nobody finds again
-    for start in (_ROOT, _BEHIND_CUT):
+    for start in _ROOTS:
         start.next.clear()
     _varying.clear()
     for site in list(Causes.sites.values()):
@@ -122,7 +127,7 @@ def evict(here: Edge = _ROOT) -> None:
     """Forget what was used least recently, until three quarters of what may be kept are left. Loops that still run find their paths again. `here`:
     where the calling thread records. What is forgotten is only no longer found: who has come to such an edge goes on from it."""
     Counters.evictions += 1
-    found: list[Edge] = [_ROOT, _BEHIND_CUT]
+    found: list[Edge] = list(_ROOTS)
     for edge in found:  # it grows
         found.extend(set(edge.next.values()))
     latest: dict[Edge, int] = {}  # when a program at the edge or behind it ran last
@@ -143,10 +148,10 @@ def evict(here: Edge = _ROOT) -> None:
         for key, following in list(edge.next.items()):
             if latest.get(following, now) < oldest:
                 edge.next.pop(key, None)
-    for edge in found[2:]:
+    for edge in found[len(_ROOTS):]:
         if latest[edge] < oldest:
             edge.next.clear()  # parts cycles: what nobody has any more goes at once
-    left = [edge for edge in found[2:] if latest[edge] >= oldest]
+    left = [edge for edge in found[len(_ROOTS):] if latest[edge] >= oldest]
     Counters.edges, Counters.nbytes = len(left), sum(map(_held, left))
 
 

@@ -16,6 +16,7 @@ from calque import nn
 from calque.backend.cpu.memory import POOL, Pool
 from calque.base.config import settings
 from calque.base.errors import OutOfMemoryError
+from calque.record.path import ALWAYS
 from calque.record.recorder import flush, local, record_from_here
 
 
@@ -70,7 +71,7 @@ def eager(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     local.state.trace.recorded = not request.param
     yield request.param
     record_from_here(local.state, "test")
-    local.state.trace.recorded = True
+    local.state.trace.recorded = ALWAYS
 
 
 def test_r15_any_allocation_of_a_step_may_fail(monkeypatch: pytest.MonkeyPatch, eager: int) -> None:

@@ -20,6 +20,7 @@ from calque.base.config import settings
 from calque.base.errors import MemoryPlanError, ShapeError
 from calque.memory import largest_batch, plan
 from calque.monitor import AverageMeter
+from calque.record.path import ALWAYS
 from calque.record.recorder import flush, local, record_from_here
 from calque.vision import models as zoo
 
@@ -300,7 +301,7 @@ def test_a_plan_among_small_operations(monkeypatch: pytest.MonkeyPatch) -> None:
 
     flush("test")
     monkeypatch.setattr(settings, "eager", 1)
-    local.state.trace.recorded = False
+    local.state.trace.recorded = 0
     try:
         x = calque.ones(4, 6) + 1
         y = x * 2
@@ -312,4 +313,4 @@ def test_a_plan_among_small_operations(monkeypatch: pytest.MonkeyPatch) -> None:
         assert largest_batch(step, z, budget="1MiB") > 100
     finally:
         record_from_here(local.state, "test")
-        local.state.trace.recorded = True
+        local.state.trace.recorded = ALWAYS
