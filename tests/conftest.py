@@ -122,6 +122,7 @@ def _compute_small_operations(eager: int, monkeypatch: pytest.MonkeyPatch, elsew
     earlier ones have used too."""
     from calque.base.config import settings
     from calque.base.device import InUse
+    from calque.record.path import ALWAYS
     from calque.record.recorder import flush, local, record_from_here
 
     if settings.logical_devices == 1 and not elsewhere:
@@ -130,7 +131,7 @@ def _compute_small_operations(eager: int, monkeypatch: pytest.MonkeyPatch, elsew
         flush("test")
         settings.eager = eager
         record_from_here(local.state, "test")
-        local.state.trace.recorded = not eager
+        local.state.trace.recorded = 0 if eager else ALWAYS
     monkeypatch.setenv("CALQUE_EAGER", str(eager))
 
 

@@ -42,6 +42,7 @@ from calque.record.numbers import BAKED, scalar_tag
 from calque.record.path import BEHIND, Edge
 from calque.record.recorder import State, Storage, Trace, local, recording_line
 from calque.record.trie import BOUND, root
+from calque.run.backends import recurrence
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array
 from calque.run.estimate import large
@@ -264,6 +265,14 @@ class Eager:
         if needs and local.state.grad:
             attach_node(t, step.edge(), op, tuple([x[0] if x.__class__ is tuple else x for x in operands]))
         return t
+
+    def parts(self, op: OpDef, operands: tuple[Tensor, ...]) -> list[Tensor] | None:
+        """All parts of a recurrent layer or its gradient, which one call computes; None if they are recorded, or asked for one by one."""
+        steps = [step_of(op, _layouts_of(operands), (part,)) for part in op.parts]
+        if steps[0].large or steps[0].layout.dtype not in WHOLE or settings.verify or InUse.several or not possible(local.state):
+            return None
+        found = self.quietly(recurrence, op, [self.array(x) for x in operands])
+        return [self.made(value, step.layout, True) for value, step in zip(found, steps, strict=True)]
 
     def turned(self, value: Any, step: Step) -> Tensor:
         """The result of an elementwise operation whose operands are permuted: it lies in memory as they do."""

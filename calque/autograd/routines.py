@@ -7,16 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from calque.backend.ref.quick import QuickRoutine, routine_of
+from calque.backend.ref.quick import WHOLE, QuickRoutine, routine_of
 from calque.backend.ref.small import kernel_of
 from calque.base.device import CPU
 from calque.base.layout import Layout
 from calque.ops.opdef import OpDef
+from calque.ops.recurrent import is_recurrent
+from calque.run.backends import recurrence
 
 
 def routine(op: OpDef, attrs: tuple[Any, ...], layouts: tuple[Any, ...], result: Layout) -> QuickRoutine:
     """How an operation on values of these layouts is computed."""
     operands = [(tuple(lay.shape), lay.dtype) if lay.__class__ is Layout else ((), lay) for lay in layouts]
+    if is_recurrent(op.name) and result.dtype in WHOLE:
+        number = op.parts.index(attrs[0]) if op.parts else 0
+        return QuickRoutine(lambda *values: recurrence(op, values)[number], False, True)
     return routine_of(op, attrs, operands, tuple(result.shape), result.dtype)
 
 

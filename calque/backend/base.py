@@ -227,6 +227,11 @@ class Backend(Memory):
         """Memory that a contraction wants beside its operands; the planner gives it a place in the arena (`Contract.workspace`)."""
         return 0
 
+    def direct(self, kind: str, spec: Any, dtype: DType) -> Callable[[Sequence[Array], Sequence[Array]], None] | None:
+        """A contraction as a function of operands, as the spec sees them, and dense results, which are computed at once on the calling thread;
+        None if the backend has no such function."""
+        return None
+
     def narrow(self, kind: str, shapes: tuple[Shape, ...], attrs: tuple[Any, ...]) -> bool:
         """Whether a convolution of bfloat16 (shapes of operands and result) is computed as such; else it runs in float32 between two casts."""
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,16 @@ import numpy as np
 from calque.backend.base import Backend, CheckFailed, Memory, Progress
 from calque.backend.ref.interpret import interpret
 from calque.backend.ref.quick import run_quickly
+from calque.base.blas import limited
 from calque.base.config import settings
+from calque.base.dtypes import from_numpy_dtype
 from calque.base.errors import DeviceError
 from calque.base.text import shown
 from calque.ir.program import Program
 from calque.kernel.schedule import Schedule
 from calque.observe import events
 from calque.observe.causes import often
+from calque.ops.opdef import OpDef
 from calque.ops.structure import describe
 from calque.run.fingerprint import fingerprint
 
@@ -136,7 +139,7 @@ class Interpreted:
 
     def __init__(self, program: Program, quick: bool) -> None:
         self.source = self.program = program
-        self.evaluate = run_quickly if quick else interpret
+        self.evaluate = partial(run_quickly, recurrence=recurrence) if quick else interpret
         self.bare = Program(program.nodes, program.outputs)
         self.checks = Program(program.nodes, tuple(c.value for c in program.checks)) if program.checks else None
         self.shapes = [program.nodes[i].shape for i in program.inputs]
@@ -190,6 +193,26 @@ def compile_or_interpret(program: Program, interpreted: bool, structure: Structu
     if interpreted or settings.backend == "ref":
         return Interpreted(program, settings.backend != "ref" and not settings.verify)
     return Compiled(backend(), program, structure)
+
+
+def recurrence(op: OpDef, operands: Sequence[Array]) -> list[Array]:
+    """All parts of a recurrent layer or its gradient at once: by a routine of the backend, as in a compiled program, else by their definition."""
+    np_dtype = operands[0].dtype
+    attrs: list[tuple[str, ...]] = [(part,) for part in op.parts] if op.parts else [()]
+    dtype = from_numpy_dtype(np_dtype)
+    assert dtype is not None and op.ref is not None and op.routine is not None, "a recurrent layer of floats"
+    if settings.backend != "ref" and not settings.verify and all(x.size for x in operands):
+        rows = op.routine.rows
+        given = [np.ascontiguousarray(x) if k in rows and x.strides[-1] != x.itemsize else x for k, x in enumerate(operands)]
+        shapes = [x.shape for x in given]
+        strides = [tuple([step // x.itemsize for step in x.strides]) for x in given]
+        results = [np.empty(op.shape(shapes, each), np_dtype) for each in attrs]
+        call = backend().direct(op.name, op.routine.spec(shapes, strides, attrs[0], results[0].shape), dtype)
+        if call is not None:
+            call(given, results)
+            return results
+    with limited():
+        return [np.asarray(op.ref(*operands, *each), np_dtype) for each in attrs]
 
 
 def allocate(numel: int, np_dtype: Any) -> Array:

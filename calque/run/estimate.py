@@ -8,6 +8,7 @@ from typing import Any
 from calque.base.layout import Layout
 from calque.ir.program import Program
 from calque.ops.opdef import OpDef
+from calque.ops.recurrent import is_recurrent
 
 FLOPS_PER_OPERATION = 16  # multiply-adds of a contraction that take as long as one elementwise operation from memory
 
@@ -49,11 +50,15 @@ def estimate_cost(program: Program) -> int:
 
 LARGE = 1 << 14  # numbers in an operand or a result, from which on an operation is large
 _PRODUCTS = 1 << 20  # multiplications of a matrix product
+_RECURRENT = 1 << 22  # ... of all steps of a recurrent layer
 
 
 def large(op: OpDef, layouts: tuple[Any, ...], result: Layout) -> bool:
     """Whether an operation gains from being compiled together with others: a small one takes no longer than recording and starting it. `layouts`: of
     its operands; of a number its dtype."""
+    if is_recurrent(op.name):
+        assert op.routine is not None, "a layer has a routine"
+        return op.routine.flops([lay.shape for lay in layouts], (), ()) >= 2 * _RECURRENT
     if op.kind == "contract":
         return bool(op.name != "matmul" or result.numel * layouts[0].shape[-1] >= _PRODUCTS)
     read = layouts[1:] if op.role == "lookup" else layouts  # of a table only what is looked up

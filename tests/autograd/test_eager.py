@@ -12,7 +12,7 @@ import calque
 from calque import nn
 from calque.base.config import settings
 from calque.base.errors import DeviceError
-from calque.record import novel
+from calque.record import novel, trie
 from calque.record.recorder import local, record_from_here
 from tests.fuzz.check import mismatch
 
@@ -321,3 +321,66 @@ def test_a_pass_over_what_was_computed_goes_on_being_computed() -> None:
         loss.backward()
         assert local.state.trace.eager and table.grad is not None and table.grad.sum().item() == 32
     calque.synchronize()
+
+
+def seldom(k: int) -> float:
+    """A large product, then a thousand small operations of which each is another one at every turn."""
+    rng = np.random.default_rng(k)
+    w = calque.tensor(np.linspace(-1, 1, 160 * 160, dtype=np.float32).reshape(160, 160), requires_grad=True)
+    h = (w @ w)[:4, :8] * 1e-2
+    for bit in rng.integers(0, 3, 400):
+        h = (h.tanh() if bit == 0 else h * 0.9 + 0.1 if bit == 1 else h.sin() - 0.05) + w[:4, :8]
+    loss = h.square().mean()
+    loss.backward()
+    return float(loss) + float(w.grad.abs().sum())
+
+
+def test_paths_that_seldom_come_again_are_left_by_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a large operation as well; the values are those of a process that records all of it, and what repeats stays recorded."""
+    monkeypatch.setattr(settings, "eager", 0)
+    wanted = [seldom(k) for k in (0, 31, 41)]
+    trie.forget()
+    monkeypatch.setattr(settings, "eager", 1)
+    found = [seldom(k) for k in range(40)]
+    before = calque.stats()["trie_edges"]
+    last = seldom(41)
+    assert calque.stats()["trie_edges"] - before < 200, "a turn of some 3,000 operations"
+    np.testing.assert_allclose([found[0], found[31], last], wanted, rtol=2e-5)
+    model = nn.Linear(160, 160)
+
+    def repeats() -> float:
+        model.zero_grad()
+        h = model(calque.ones(160, 160))
+        for _ in range(20):
+            h = h[:4, :8].tanh() + h[:4, :8]
+        h.sum().backward()
+        return float(model.weight.grad.sum())
+
+    values = [repeats() for _ in range(3)]
+    before = calque.stats()["traces"]["new"], calque.stats()["trie_edges"]
+    assert repeats() == values[-1]
+    assert (calque.stats()["traces"]["new"], calque.stats()["trie_edges"]) == before
+    trie.forget()
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_small_recurrent_layers_are_computed_by_the_library(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and back nothing is recorded, and the bits are those of a compiled program."""
+    layer, x = getattr(nn, kind)(6, 8, bidirectional=True), calque.randn(7, 3, 6)
+
+    def turn() -> list[Any]:
+        layer.zero_grad()
+        out = layer(x)[0]
+        seen = local.state.trace.eager
+        out.square().sum().backward()
+        return [seen and local.state.trace.eager, out.detach().numpy().copy(), *[p.grad.numpy().copy() for p in layer.parameters()]]
+
+    monkeypatch.setattr(settings, "eager", 1)
+    calque.synchronize()
+    computed = turn()
+    assert computed[0]
+    monkeypatch.setattr(settings, "deterministic", True)
+    compiled = turn()
+    assert not compiled[0]
+    for a, b in zip(computed[1:], compiled[1:], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from calque.backend.base import Backend, Executable
+from calque.backend.base import Array, Backend, Executable
 from calque.backend.cpu import contract, limits, plans, same, tune
+from calque.backend.cpu.direct import direct
 from calque.backend.cpu.executable import CpuExecutable, compile_schedule
 from calque.backend.cpu.gates import GATES
 from calque.backend.cpu.link import notes
@@ -76,6 +77,10 @@ class CpuBackend(CpuMemory, Backend):
         if not contract.is_native(kind, dtype.name):
             return 0
         return tune.contraction(kind, spec, dtype.name).workspace_bytes(dtype.name, current())
+
+    def direct(self, kind: str, spec: Any, dtype: DType) -> Callable[[Sequence[Array], Sequence[Array]], None] | None:
+        """Of the library, compiled or loaded on first use."""
+        return direct(kind, spec, dtype.name)
 
     def narrow(self, kind: str, shapes: tuple[Shape, ...], attrs: tuple[Any, ...]) -> bool:
         """Where the processor multiplies pairs."""

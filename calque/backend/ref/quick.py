@@ -19,8 +19,10 @@ from calque.base.dtypes import DType, float32, float64, int32, int64
 from calque.base.shapes import Shape
 from calque.ir.program import Node, Program
 from calque.ops.opdef import OpDef, get
+from calque.ops.recurrent import is_recurrent
 
 Function = Callable[..., Any]
+Recurrence = Callable[[OpDef, Sequence[Array]], list[Array]]  # all parts of a recurrent layer or its gradient, from its operands
 WHOLE = (float32, float64)  # 16-bit types are computed as float32 and rounded, see `run_node`
 _ROWS = 8  # numbers that are added up in their own type; longer sums are kept in float64, as the definition of a sum does
 _THREADED = 1 << 18  # multiplications of a product from which on the BLAS may take several threads, which have to be asked for then
@@ -127,17 +129,19 @@ def _sum(attrs: tuple[Any, ...], shape: Shape, kind: DType) -> Function:
     return lambda x: reduce(x, axis, wide, None, keepdim, 0.0).astype(np.float32)
 
 
-def run_quickly(program: Program, inputs: Sequence[Array], scalars: Sequence[Number] = ()) -> list[Array]:
-    """`interpret` for the user's own values. Outputs may be views of each other and of the inputs."""
+def run_quickly(program: Program, inputs: Sequence[Array], scalars: Sequence[Number] = (), recurrence: Recurrence | None = None) -> list[Array]:
+    """`interpret` for the user's own values. Outputs may be views of each other and of the inputs. `recurrence`: how recurrent layers are computed,
+    by default as they are defined."""
     if any(node.op.kind == "contract" for node in program.nodes):
         with limited():
-            return _run(program, inputs, scalars)
-    return _run(program, inputs, scalars)
+            return _run(program, inputs, scalars, recurrence)
+    return _run(program, inputs, scalars, recurrence)
 
 
-def _run(program: Program, inputs: Sequence[Array], scalars: Sequence[Number]) -> list[Array]:
+def _run(program: Program, inputs: Sequence[Array], scalars: Sequence[Number], recurrence: Recurrence | None) -> list[Array]:
     nodes = program.nodes
     values: list[Any] = [None] * len(nodes)
+    layers: dict[Any, list[Array]] = {}
     last = last_uses(program)
     with np.errstate(all="ignore"):
         for position, node in enumerate(nodes):
@@ -159,11 +163,21 @@ def _run(program: Program, inputs: Sequence[Array], scalars: Sequence[Number]) -
             elif op is _WHERE and node.dtype in WHOLE:
                 values[position] = np.where(*[values[i] for i in sources])
             else:
-                values[position] = run_node(node, [values[i] for i in sources], inputs, scalars)
+                operands = [values[i] for i in sources]
+                whole = recurrence is not None and is_recurrent(op.name) and node.dtype in WHOLE
+                values[position] = _part(node, operands, layers, recurrence) if whole else run_node(node, operands, inputs, scalars)  # type: ignore[arg-type]
             for source in sources:
                 if last[source] == position:
                     values[source] = None
     return [np.asarray(values[position]) for position in program.outputs]
+
+
+def _part(node: Node, operands: list[Array], layers: dict[Any, list[Array]], recurrence: Recurrence) -> Array:
+    """A part of a recurrent layer, all of which are computed when the first is asked for."""
+    op, key = node.op, (node.op, node.inputs)
+    if key not in layers:
+        layers[key] = recurrence(op, operands)
+    return layers[key][op.parts.index(node.attrs[0]) if op.parts else 0]
 
 
 def _view(node: Node, base: Any, offset: int) -> Array:

@@ -6,7 +6,7 @@ Source: Hochreiter and Schmidhuber, "Long Short-Term Memory" (1997); Cho et al. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -17,7 +17,7 @@ from calque.base.dtypes import bool_, int64
 from calque.nn.functional.linear import MATMUL
 from calque.nn.functional.rows import choose
 from calque.nn.gradient import Saved, with_gradient
-from calque.ops.opdef import get
+from calque.ops.opdef import OpDef, get
 from calque.record.recorder import local
 from calque.tensor import Tensor, record, unary, upload
 
@@ -36,6 +36,13 @@ def _stepwise(inputs: tuple[Tensor, ...]) -> bool:
             return True
         trace = trace.outer
     return False
+
+
+def _parts(op: OpDef, operands: tuple[Tensor, ...]) -> Sequence[Tensor]:
+    """All parts of a layer or its gradient."""
+    trace = local.state.trace
+    found: Sequence[Tensor] | None = trace.parts(op, operands) if trace.eager else None
+    return found or [record(op, operands, (part,)) for part in op.parts]
 
 
 def _weight_gradient(slopes: Tensor, h: Tensor, out: Tensor) -> Tensor:
@@ -75,7 +82,7 @@ def _lstm_forward(projected: Tensor, h: Tensor, c: Tensor, weight: Tensor) -> tu
     inputs = (projected, h, c, weight)
     if _stepwise(inputs):
         return _lstm_steps(*inputs)
-    out, cells, gates = (record(LSTM, inputs, (part,)) for part in LSTM.parts)
+    out, cells, gates = _parts(LSTM, inputs)
     return out, T.select(cells, 0, cells._layout.shape[0] - 1), cells, gates
 
 
@@ -107,7 +114,7 @@ def _lstm_backward(saved: Saved, g_out: Any, g_cell: Any) -> tuple[Any, ...]:
         cells, gates = rest
         g_out = T.zeros_like(out) if g_out is None else g_out
         g_cell = T.zeros_like(c) if g_cell is None else g_cell
-        dz, dh, dc = (record(LSTM_GRAD, (weight, gates, cells, c, g_out, g_cell), (part,)) for part in LSTM_GRAD.parts)
+        dz, dh, dc = _parts(LSTM_GRAD, (weight, gates, cells, c, g_out, g_cell))
     return dz, dh, dc, _weight_gradient(dz, h, out) if saved.needs[3] else None
 
 
@@ -139,7 +146,7 @@ def _gru_forward(projected: Tensor, h: Tensor, weight: Tensor, bias: Tensor) -> 
     """(all states, what the gradient reads); with history, (all states, values of the steps)."""
     inputs = (projected, h, weight, bias)
     if not _stepwise(inputs):
-        out, gates = (record(GRU, inputs, (part,)) for part in GRU.parts)
+        out, gates = _parts(GRU, inputs)
         return out, gates
     outputs, steps = [], []
     for x in T.unbind(projected, 0):
@@ -171,7 +178,7 @@ def _gru_backward(saved: Saved, g_out: Tensor) -> tuple[Any, ...]:
     if rest.__class__ is tuple:
         inputs, own, dh = _gru_back_through_steps(weight, rest, g_out)
     else:
-        inputs, own, dh = (record(GRU_GRAD, (weight, rest, out, h, g_out), (part,)) for part in GRU_GRAD.parts)
+        inputs, own, dh = _parts(GRU_GRAD, (weight, rest, out, h, g_out))
     dw = _weight_gradient(own, h, out) if saved.needs[2] else None
     return inputs, dh, dw, T.sum(own, (0, 1)) if saved.needs[3] else None
 
@@ -212,7 +219,7 @@ def _rnn(name: str, act: Callable[[Tensor], Tensor], slope: Callable[[Tensor, Te
                 dh = record(MATMUL, (pieces[t], weight))
             dz = T.stack(pieces, 0)
         else:
-            dz, dh = (record(backward_op, (weight, out, g_out), (part,)) for part in backward_op.parts)
+            dz, dh = _parts(backward_op, (weight, out, g_out))
         return dz, dh, _weight_gradient(dz, h, out) if saved.needs[2] else None
 
     label = "".join(part.capitalize() for part in name.split("_")) + "Backward0"
