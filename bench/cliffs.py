@@ -1,5 +1,5 @@
-"""Programs that do not repeat (`unrepeated.py`) or read in the middle of a step (`reading.py`): PyTorch eager and Calque take turns, each in a
-process of its own.
+"""Programs that do not repeat (`unrepeated.py`, `sequences.py`) or read in the middle of a step (`reading.py`): PyTorch eager and Calque take
+turns, each in a process of its own.
 
     python bench/cliffs.py [--only "TreeLSTM;boolean masks"] [--threads 2] [--empty] [--warm 60 --measured 40]
 
@@ -40,6 +40,7 @@ def worker(framework: str, name: str, threads: int) -> None:
     """Answer each number on standard input with the seconds of that turn."""
     sys.path[:0] = [str(HERE), str(HERE.parent)]
     from reading import CASES as READING
+    from sequences import CASES as SEQUENCES
     from unrepeated import CASES
 
     if framework == "torch":
@@ -51,7 +52,7 @@ def worker(framework: str, name: str, threads: int) -> None:
 
         T.set_num_threads(threads)
     T.manual_seed(0)
-    turn = (CASES | READING)[name].make(T)
+    turn = (CASES | SEQUENCES | READING)[name].make(T)
     for line in sys.stdin:
         start = time.perf_counter()
         value = turn(int(line))
@@ -131,11 +132,12 @@ def main() -> None:
         return
     sys.path[:0] = [str(HERE)]
     from reading import CASES as READING
+    from sequences import CASES as SEQUENCES
     from unrepeated import CASES
 
     print("| program | Calque ms | PyTorch ms | PyTorch / Calque | bar | first turn | Calque s | compiled | MiB |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-    cases = CASES | READING
+    cases = CASES | SEQUENCES | READING
     for name in options.only.split(";") if options.only else cases:
         given = {key: value for key in ("warm", "measured") if (value := getattr(options, key)) is not None}
         case = dataclasses.replace(cases[name], **given)

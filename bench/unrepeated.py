@@ -167,52 +167,6 @@ def lstm_lengths(T: Any) -> Turn:
     return turn
 
 
-def gru_tagger(T: Any) -> Turn:
-    """Convolution, GRU of both directions and a label for every place, another length at most turns; a branch at every third length."""
-    nn = T.nn
-    words, near, head = nn.Embedding(50, 24), nn.Conv1d(24, 48, 3, padding=1), nn.Linear(64, 7)
-    layer = nn.GRU(48, 32, batch_first=True, bidirectional=True)
-    parameters = [p for m in (words, near, layer, head) for p in m.parameters()]
-    optimizer = T.optim.AdamW(parameters, lr=3e-3)
-
-    def turn(k: int) -> float:
-        rng = np.random.default_rng(k)
-        x = T.tensor(rng.integers(0, 50, (8, int(rng.integers(5, 60)))))
-        optimizer.zero_grad()
-        h = T.relu(near(words(x).transpose(1, 2))).transpose(1, 2)
-        if x.shape[1] % 3 == 0:
-            h = h + h.mean(1, keepdim=True)
-        loss = nn.functional.cross_entropy(head(layer(h)[0]).reshape(-1, 7), (x % 7).reshape(-1))
-        loss.backward()
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        return float(loss.item())
-
-    return turn
-
-
-def packed_classifier(T: Any, kind: str) -> Turn:
-    """Two layers over packed sequences, classified by their last state: other lengths in every batch, and mostly another longest one."""
-    nn = T.nn
-    words, layer, head = nn.Embedding(100, 64), getattr(nn, kind)(64, 128, 2), nn.Linear(128, 5)
-    parameters = [p for m in (words, layer, head) for p in m.parameters()]
-    optimizer = T.optim.Adam(parameters, lr=1e-3)
-
-    def turn(k: int) -> float:
-        rng = np.random.default_rng(k)
-        lengths = np.sort(rng.integers(10, 60, 16))[::-1].copy()
-        x = T.tensor(rng.integers(0, 100, (int(lengths[0]), 16)))
-        optimizer.zero_grad()
-        _, states = layer(nn.utils.rnn.pack_padded_sequence(words(x), lengths.tolist()))
-        last = (states[0] if kind == "LSTM" else states)[-1]
-        loss = nn.functional.cross_entropy(head(last), x[0] % 5)
-        loss.backward()
-        optimizer.step()
-        return float(loss.item())
-
-    return turn
-
-
 def image_sizes(T: Any) -> Turn:
     """A convolutional network that pools whatever is left, on images of random height and width."""
     nn = T.nn
@@ -542,10 +496,6 @@ CASES: dict[str, Case] = {
     "Transformer, new lengths": Case(transformer_lengths, bar=1.2),
     "LSTM, new lengths": Case(lstm_lengths, bar=1.2),
     "random image sizes": Case(image_sizes, bar=1.2),
-    "GRU tagger, new lengths": Case(gru_tagger),
-    "packed GRU, new lengths": Case(lambda T: packed_classifier(T, "GRU")),
-    "packed LSTM, new lengths": Case(lambda T: packed_classifier(T, "LSTM")),
-    "packed RNN, new lengths": Case(lambda T: packed_classifier(T, "RNN")),
     "greedy generation": Case(lambda T: generation(T, False, False), 1, 3),
     "sampled generation, cache": Case(lambda T: generation(T, True, True), 1, 3),
     "TreeLSTM": Case(tree_lstm),

@@ -27,14 +27,14 @@ def queues() -> Iterator[list[Queue]]:
 
 @pytest.fixture
 def asleep(queues: list[Queue], monkeypatch: pytest.MonkeyPatch) -> list[Queue]:
-    """The queues with workers that nobody wakes."""
+    """The queues with workers that nobody wakes; those of other queues sleep, too, as one that has nothing to do would run what is here."""
     for queue in queues:
         queue.submit(Task(lambda: None))
     drain()
     monkeypatch.setattr(Queue, "rouse", lambda queue: None)
     while True:
         with ENGINE.lock:
-            if all(queue._parked for queue in queues):
+            if all(queue._parked or queue._worker is None for queue in ENGINE.queues):
                 return queues
 
 
