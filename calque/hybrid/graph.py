@@ -429,8 +429,12 @@ class CallGraph:
             own = self.storages[k]
             for name in _FIELDS:
                 setattr(own, name, getattr(actual, name))
-            if own.trace is trace:
-                trace.storages.append(own)  # should a program start now, its buffer is needed
+            trace.attached.pop(id(own), None)  # it stood for a value of another call then
+            if own.trace is trace:  # should a program start now, its buffer is needed
+                if own.buffer is None:
+                    trace.storages.append(own)
+                else:
+                    trace.attached[id(own)] = own
         lent = [(t, t._storage, t._layout) for t, _ in self.handles if id(t) in self.arguments]  # leaves of the caller's that were arguments then
         for t, cell in self.handles:
             t._storage, t._layout, t._cache = call.values[cell], call.views[cell][0] if cell in call.views else self._layout_of(t), None

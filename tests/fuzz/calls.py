@@ -572,7 +572,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0, help="first seed")
     parser.add_argument("--torch", action="store_true", help="compare with PyTorch, too")
+    parser.add_argument("--pending", type=int, default=0, help="operations after which pending work is cut; 0: as ever")
     options = parser.parse_args()
+    settings.max_pending_ops = options.pending or settings.max_pending_ops
     torch: Any = __import__("torch") if options.torch else None
     failures, start = 0, time.monotonic()
     print(f"{options.count} programs, seeds from {options.seed}, CALQUE_VERIFY={int(settings.verify)}", flush=True)

@@ -13,7 +13,9 @@ import pytest
 
 import calque
 from calque import nn
+from calque.base.config import settings
 from calque.hybrid import call
+from calque.record.trie import forget
 from calque.run import dispatch
 
 
@@ -160,3 +162,30 @@ def test_an_interrupted_replay_leaves_gradients_whole_or_none(monkeypatch: pytes
             step()
             assert all(calque.isfinite(p.grad).all() and calque.isfinite(p).all() for p in model.parameters())
     assert missing > 5 and number > 20
+
+
+def _totals(wrap: Callable[[Any], Any]) -> list[float]:
+    """Gradients of a call that differentiates inside, differentiated twice by a pass of its own, with nothing read meanwhile."""
+    w, c = calque.tensor([1.0], dtype=calque.float64).requires_grad_(), calque.tensor([-1.0], dtype=calque.float64)
+    doubled = wrap(lambda a: a * 2)
+
+    def f(x: calque.Tensor) -> Any:
+        v = calque.autograd.grad((x.sum() * w * w).sum(), w, create_graph=True)[0]
+        return v.sum(-1), v, c.expand(2, 1), doubled(v)
+
+    compiled_f, seen = wrap(f), []
+    for n in range(6):
+        outs = compiled_f(calque.tensor([float((7 * n + 3) % 5 - 2)], dtype=calque.float64))
+        for _ in range(2):
+            sum((k + 2) * t.sum() for k, t in enumerate(outs) if t.requires_grad).backward(retain_graph=True)
+        seen.append(w.grad.clone())
+    return [g.item() for g in seen]
+
+
+def test_pending_work_may_be_cut_anywhere_in_the_gradient_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template's storage that an earlier call had only read stood for a value of this one: its value was lost where a program began just then."""
+    wanted = _totals(lambda f: f)
+    for limit in range(6, 70):
+        monkeypatch.setattr(settings, "max_pending_ops", limit)
+        forget()
+        assert _totals(calque.compile) == wanted, limit
