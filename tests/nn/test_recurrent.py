@@ -143,3 +143,11 @@ def test_lengths_are_values() -> None:
     before = calque.stats()["trie_edges"]
     step([6, 6, 1])
     assert calque.stats()["trie_edges"] - before < 12
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_a_state_has_the_type_of_the_input(kind: str) -> None:
+    layer, x = getattr(nn, kind)(3, 4), calque.zeros(2, 1, 3)
+    h = calque.zeros(1, 1, 4, dtype=calque.float64)
+    with pytest.raises(TypeError, match=rf"\[{kind}\] Input and hidden tensors are not the same dtype, got torch.float32 and torch.float64"):
+        layer(x, (h, h) if kind == "LSTM" else h)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calque import functional as T
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import described, shown
 from calque.functional.precision import lowered
 from calque.nn import init
@@ -19,6 +19,7 @@ from calque.nn.module import Module
 from calque.nn.modules.make import extents, fresh, positive
 from calque.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from calque.observe.source import warn_user
+from calque.record.recorder import local
 from calque.tensor import Tensor, read
 
 __all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNBase", "RNNCell", "RNNCellBase"]
@@ -175,6 +176,11 @@ class RNNBase(Module):
                 raise ShapeError(
                     f"[{type(self).__name__}] Expected hidden size {(count, batch, n)}, got {list(s._layout.shape)}; "
                     "states are (layers * directions, batch, size)"
+                )
+            if s._layout.dtype is not like._layout.dtype and local.state.autocast is None:
+                raise DTypeError(
+                    f"[{type(self).__name__}] Input and hidden tensors are not the same dtype, got {like._layout.dtype!r} and {s._layout.dtype!r}; "
+                    f"convert the state with .to({like._layout.dtype!r})"
                 )
         return tuple(given)
 
