@@ -132,7 +132,27 @@ def speech(T: Any) -> Turn:
     return turn
 
 
+def steady(T: Any, kind: str, shape: tuple[int, int, int], units: int, layers: int = 1) -> Turn:
+    """Training steps of layers on one shape (steps, rows, inputs), classified by the last output."""
+    layer, head = getattr(T.nn, kind)(shape[2], units, layers), T.nn.Linear(units, 10)
+    optimizer = T.optim.Adam([*layer.parameters(), *head.parameters()], lr=1e-3)
+    x, y = T.randn(*shape), T.randint(0, 10, (shape[1],))
+
+    def turn(k: int) -> float:
+        optimizer.zero_grad()
+        loss = T.nn.functional.cross_entropy(head(layer(x)[0][-1]), y)
+        loss.backward()
+        optimizer.step()
+        return float(loss.item())
+
+    return turn
+
+
 CASES: dict[str, Case] = {
+    "GRU, one shape": Case(lambda T: steady(T, "GRU", (50, 16, 64), 128), 20, 60),
+    "two GRUs, one shape": Case(lambda T: steady(T, "GRU", (100, 32, 128), 256, 2), 5, 15),
+    "two RNNs, one shape": Case(lambda T: steady(T, "RNN", (100, 32, 128), 256, 2), 5, 15),
+    "GRU, one row": Case(lambda T: steady(T, "GRU", (200, 1, 32), 64), 20, 60),
     "GRU tagger, new lengths": Case(gru_tagger),
     "packed GRU, new lengths": Case(lambda T: packed_classifier(T, "GRU")),
     "packed LSTM, new lengths": Case(lambda T: packed_classifier(T, "LSTM")),
