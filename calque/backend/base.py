@@ -27,21 +27,24 @@ Scalar = bool | int | float
 
 SERVING: set[int] = set()
 """The threads that run what is queued; the engine says which."""
-WAITING: set[int] = set()
-"""The threads that go on when something queued has run, and not before."""
+WAITING: set[object] = set()
+"""What threads sleep on that go on when something queued has run, and not before. Whoever wakes one takes it out first: the thread itself comes to
+that only once it has the interpreter's lock, and the next program has started by then."""
 
 
-class _Waits:
-    """Waiting for what is queued: `with WAITS: ...`"""
+class Waits:
+    """Waiting for what is queued: `with Waits(lock): ...`, or with anything else that is this thread's alone."""
+
+    __slots__ = ("on",)
+
+    def __init__(self, on: object) -> None:
+        self.on = on
 
     def __enter__(self) -> None:
-        WAITING.add(get_ident())
+        WAITING.add(self.on)
 
     def __exit__(self, *_: object) -> None:
-        WAITING.discard(get_ident())
-
-
-WAITS = _Waits()
+        WAITING.discard(self.on)
 
 
 def beside() -> bool:

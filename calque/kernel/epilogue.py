@@ -137,5 +137,5 @@ def _rewritten(loop: Loop, grid: Grid, offsets: Sequence[int], steps: tuple[Step
             if strides[-1] == "s":
                 params.append(step)
         accesses.append(Access(access.operand, tuple(strides)))
-    kernel = replace(loop.kernel, rank_p=3, accesses=tuple(accesses), vector="p")
+    kernel = replace(loop.kernel, rank_p=3, accesses=tuple(accesses), vector="p").known()
     return replace(loop, kernel=kernel, params=tuple(params))

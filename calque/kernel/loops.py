@@ -46,6 +46,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from calque.base.cache import Cache
 from calque.base.dtypes import DType
 
 
@@ -129,3 +130,11 @@ class LoopKernel:
                 args = [f"v{a}" for a in i.args] + ([] if i.imm is None else [repr(i.imm)])
                 lines.append(f"    v{stage.first + j} = {i.op}({', '.join(args)}) : {i.dtype.name}")
         return "\n".join(lines)
+
+    def known(self) -> LoopKernel:
+        """The first kernel that was equal to this one: programs of many sizes have the same kernels, and one object compares at once."""
+        found: LoopKernel = _KNOWN.get(self) or _KNOWN.keep(self, self)
+        return found
+
+
+_KNOWN = Cache("loop kernels", 3_000, 1 / 256)

@@ -23,6 +23,7 @@ from calque.base.cache import Cache, forgetful
 from calque.base.dtypes import DType
 from calque.ir.program import Program
 from calque.ir.symint import PLAIN, Guarded, Sizes, SymInt
+from calque.kernel.loops import LoopKernel
 from calque.kernel.memory import Lowered
 from calque.ops.opdef import OpDef
 from calque.ops.structure import Description, with_sizes
@@ -65,7 +66,8 @@ class Assembly:
     def of(cls, state: Sequence[Any]) -> Assembly:
         """The assembly with this state."""
         made = cls.__new__(cls)
-        made.constants, made.parts, made.root, guarded = state
+        constants, made.parts, made.root, guarded = state
+        made.constants = [*map(_shared, constants)]
         made.guarded = Guarded.of(guarded)
         return made
 
@@ -114,7 +116,7 @@ class Assembly:
             return "plain", x
         found = [self._part(item) for item in items]
         if all(k == "plain" for k, _ in found):
-            return "plain", make([value for _, value in found])
+            return "plain", _shared(make([value for _, value in found]))
         found = [self._constant(value) if k == "plain" else (k, value) for k, value in found]
         key = (kind, *found) if kind is not dict and kind.__hash__ is not None else None
         known = self._known.get(key) if key is not None else None
@@ -124,6 +126,11 @@ class Assembly:
             if key is not None:
                 self._known[key] = known
         return known
+
+
+def _shared(x: Any) -> Any:
+    """A part without symbols. Kernels are asked for at every launch of every program that is linked: equal ones are one object."""
+    return x.known() if type(x) is LoopKernel else x
 
 
 @lru_cache(maxsize=64)
@@ -321,4 +328,4 @@ class Families:
             shelf.put(key[1], at, variant)
 
 
-FAMILIES = Families(Cache("sizes of structures", 2_000, 1 / 64), Cache("plans for all sizes", 2_000, 3 / 64))
+FAMILIES = Families(Cache("sizes of structures", 2_000, 1 / 64), Cache("plans for all sizes", 2_000, 11 / 256))

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from calque.backend.base import SERVING, WAITING, WAITS
+from calque.backend.base import SERVING, WAITING, Waits
 from calque.base.config import settings
 from calque.base.errors import CalqueError
 from calque.observe import events
@@ -147,7 +147,7 @@ class Task:
         sleeper = _sleeper()
         self._sleepers.append(sleeper)
         if not self.done:
-            with WAITS:
+            with Waits(sleeper):
                 sleeper.acquire()
 
 
@@ -161,7 +161,9 @@ def _sleeper() -> threading.Lock:
 def _wake_all(sleepers: list[Any]) -> None:
     """Open the locks; who adds one afterwards looks whether there is anything to wait for left."""
     while sleepers:
-        sleepers.pop().release()
+        sleeper = sleepers.pop()
+        WAITING.discard(sleeper)
+        sleeper.release()
 
 
 def _pin(groups: tuple[list[Any], ...], by: int) -> None:
@@ -267,7 +269,7 @@ class Queue:
             self._start()
         with ENGINE.lock:
             while self._fills():
-                with WAITS:
+                with Waits(threading.get_ident()):
                     self._room.wait()
             ENGINE.numbers = task.number = ENGINE.numbers + 1
             if ENGINE.tracking:
@@ -406,7 +408,7 @@ class Queue:
             if not self._busy:
                 return
             self._sleepers.append(sleeper)
-        with WAITS:
+        with Waits(sleeper):
             sleeper.acquire()
 
     def close(self) -> None:

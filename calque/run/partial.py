@@ -7,11 +7,12 @@ away for longer than that after its last reads of such values; before that it wa
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import Any
 
 import numpy as np
 
-from calque.backend.base import WAITS, Progress
+from calque.backend.base import Progress, Waits
 from calque.base.config import available_cores, settings
 from calque.observe import events
 from calque.run.buffer import Buffer
@@ -77,7 +78,7 @@ class Partial:
         return None if number is None else self._awaited(number)
 
     def _awaited(self, number: int) -> Any:
-        with WAITS:
+        with Waits(get_ident()):
             return self._progress.wait(number)
 
     def over(self) -> None:

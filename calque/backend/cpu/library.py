@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from mmap import PAGESIZE
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from calque.backend.cpu import contract, llvm, objects, runtime_text
 from calque.backend.cpu.cache import ObjectCache
@@ -305,7 +306,7 @@ def _later(contractions: Sequence[Contraction], wanted: Sequence[Units], target:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Needed:
     """Native code that is in this process while somebody has this: the modules behind some kernels and contractions, one per kernel and one per
     contraction, in order; all modules, and the functions that contractions will not call. `later`: name and dtype of functions that are compiled
@@ -323,8 +324,20 @@ class Needed:
         return self.code[module.place].functions[module.symbols[0]]
 
 
+_together: WeakValueDictionary[tuple[Any, ...], Needed] = WeakValueDictionary()
+"""What `needed` found for programs that somebody still has: those of other sizes call the same functions."""
+
+
 def needed(kernels: Sequence[LoopKernel], contractions: Sequence[Contraction]) -> Needed:
     """Bring loop kernels and contractions into this process. What is missing is compiled together."""
+    called = tuple(kernels), tuple(contractions), current(), objects.can_load()
+    found = _together.get(called)
+    if found is None:
+        found = _together[called] = _brought(kernels, contractions)
+    return found
+
+
+def _brought(kernels: Sequence[LoopKernel], contractions: Sequence[Contraction]) -> Needed:
     target = current()
     with _lock:
         described: dict[LoopKernel, NativeModule] = {}
