@@ -500,6 +500,24 @@ static bool intps(PyObject *tuple, npy_intp *into, Py_ssize_t most, Py_ssize_t *
     }
 LOOP_OF(erf_single, float, erff(x))
 LOOP_OF(erf_double, double, erf(x))
+LOOP_OF(lgamma_single, float, lgamma((double)x))
+LOOP_OF(lgamma_double, double, lgamma(x))
+
+/* As `digamma_scalar` in `calque/ops/special.py`: recurrence up to 12, then the asymptotic series. */
+#define PI 3.141592653589793
+static double digamma_of(double x) {
+    static const double series[] = {1.0 / 12, -1.0 / 120, 1.0 / 252, -1.0 / 240, 1.0 / 132, -691.0 / 32760, 1.0 / 12, -3617.0 / 8160};
+    if (x == 0) return copysign(INFINITY, -x);
+    if (x < 0) return isinf(x) || x == floor(x) ? NAN : digamma_of(1 - x) - PI / tan(PI * (x - rint(x)));
+    double total = 0, tail = 0;
+    for (; x < 12; x += 1) total -= 1 / x;
+    if (isnan(x) || isinf(x)) return x;
+    double square = 1 / x / x;
+    for (int k = 7; k >= 0; k--) tail = (tail + series[k]) * square;
+    return total + log(x) - 0.5 / x - tail;
+}
+LOOP_OF(digamma_single, float, digamma_of(x))
+LOOP_OF(digamma_double, double, digamma_of(x))
 LOOP_OF(rsqrt_single, float, 1.0 / sqrt((double)x))
 LOOP_OF(rsqrt_double, double, 1.0 / sqrt(x))
 LOOP_OF(sign_single, float, (x > 0) - (x < 0))
@@ -537,7 +555,7 @@ LOOP_OF_TWO(floor_divide_whole, int64_t, quotient_of_whole)
 
 #define OWN_LOOPS(name, whole) {#name, (PyUFuncGenericFunction)name##_single, (PyUFuncGenericFunction)name##_double, (PyUFuncGenericFunction)whole}
 static const struct { const char *name; PyUFuncGenericFunction single, twice, whole; } own_loops[] = {
-    OWN_LOOPS(erf, NULL), OWN_LOOPS(rsqrt, NULL), OWN_LOOPS(sign, NULL), OWN_LOOPS(remainder, remainder_whole), OWN_LOOPS(floor_divide, floor_divide_whole),
+    OWN_LOOPS(erf, NULL), OWN_LOOPS(lgamma, NULL), OWN_LOOPS(digamma, NULL), OWN_LOOPS(rsqrt, NULL), OWN_LOOPS(sign, NULL), OWN_LOOPS(remainder, remainder_whole), OWN_LOOPS(floor_divide, floor_divide_whole),
 };
 
 /* loops(): their names. */

@@ -28,6 +28,7 @@ from calque.tensor import Tensor, read
 Array = np.ndarray[Any, Any]
 _lgamma = np.vectorize(math.lgamma, otypes=[np.float64])
 TINY = 1e-300
+SETTLED = 1e-15  # a factor this near to 1 changes nothing any more; nearer than its rounding error none comes
 
 
 @beside_input
@@ -72,7 +73,7 @@ def _fraction(a: Array, x: Array) -> Array:
         c = b + step / c
         c = np.where(np.abs(c) < TINY, TINY, c)
         found *= d * c
-        if not (np.abs(d * c - 1.0) > 1e-16).any():
+        if not (np.abs(d * c - 1.0) > SETTLED).any():
             break
     return found
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -115,6 +118,44 @@ def test_polynomials(name: str, twin: str) -> None:
     for n in (0, 1, 5, 9):
         np.testing.assert_allclose(getattr(special, name)(calque.tensor(x), n).numpy(), expected[n], rtol=1e-9, atol=1e-9)
     assert not getattr(special, name)(calque.tensor(x), -2).numpy().any()
+
+
+LIGHT = 4_000
+"""Calls of functions, of Python or C, that a special function of 500 numbers may take: a definition that goes from element to element takes more."""
+OF_TWO = ("gammainc", "gammaincc", "zeta", "xlogy", "xlog1py")
+OF_ONE = (
+    *TWINS, "erf", "erfc", "erfinv", "gammaln", "psi", "sinc", "expit", "exp2", "expm1", "log1p", "airy_ai", "spherical_bessel_j0",
+    "modified_bessel_i0", "modified_bessel_i1",
+)  # fmt: skip
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """Calls of functions while `work` runs the second time."""
+    work()
+    count = 0
+
+    def seen(_frame: object, event: str, _arg: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(seen)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("name", [*OF_ONE, *OF_TWO, "polygamma"])
+def test_no_special_function_goes_from_element_to_element(name: str) -> None:
+    x, y = calque.tensor(np.geomspace(0.01, 0.99, 500)), calque.tensor(np.geomspace(0.5, 40, 500))
+    if name == "polygamma":
+        assert calls_of(lambda: [calque.polygamma(n, y).tolist() for n in (1, 3)]) < 2 * LIGHT
+    elif name in OF_TWO:
+        operands = (y + 1.5, x) if name == "zeta" else (x, y)
+        assert calls_of(lambda: getattr(special, name)(*operands).tolist()) < LIGHT
+    else:
+        assert calls_of(lambda: getattr(special, name)(x).tolist()) < LIGHT
 
 
 def test_methods_load_when_they_are_asked_for() -> None:

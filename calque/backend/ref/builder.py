@@ -15,9 +15,6 @@ from calque.ops.opdef import OpDef
 
 Array = np.ndarray[Any, Any]
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-
-
 class NumpyBuilder:
     """A scalar builder whose values are arrays that broadcast to `shape`, the shape of the output."""
 
@@ -63,7 +60,7 @@ class NumpyBuilder:
 
     def erf(self, x: Array) -> Array:
         """Error function."""
-        return np.asarray(_erf(x)).astype(x.dtype)
+        return np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size).reshape(x.shape).astype(x.dtype)
 
     def floordiv(self, x: Array, y: Array) -> Array:
         """Quotient rounded down; integers divided by zero give 0."""

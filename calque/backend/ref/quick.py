@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.backend.ref.builder import run_body
 from calque.backend.ref.interpret import Array, Number, last_uses, number_as_array, run_node
 from calque.base.blas import limited
 from calque.base.dtypes import DType, float32, float64, int32, int64
@@ -20,10 +21,12 @@ from calque.base.shapes import Shape
 from calque.ir.program import Node, Program
 from calque.ops.opdef import OpDef, get
 from calque.ops.recurrent import is_recurrent
+from calque.ops.special import OnElements
 
 Function = Callable[..., Any]
 Recurrence = Callable[[OpDef, Sequence[Array]], list[Array]]  # all parts of a recurrent layer or its gradient, from its operands
 WHOLE = (float32, float64)  # 16-bit types are computed as float32 and rounded, see `run_node`
+_FEW = 32  # elements up to which the many calls of a body take longer than Python
 _ROWS = 8  # numbers that are added up in their own type; longer sums are kept in float64, as the definition of a sum does
 _THREADED = 1 << 18  # multiplications of a product from which on the BLAS may take several threads, which have to be asked for then
 
@@ -97,7 +100,15 @@ def routine_of(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[tuple[Shape
         return QuickRoutine(lambda base: _view(node, base, attrs[2]), False, False)
     if op is _VIEW_AT:
         return QuickRoutine(lambda base, offset: _view(node, base, int(offset)), False, False)
-    return QuickRoutine(lambda *values: run_node(node, values, (), ()), False, False)
+    return QuickRoutine(lambda *values: _computed(node, values, (), ()), False, False)
+
+
+def _computed(node: Node, operands: Sequence[Any], inputs: Sequence[Array], scalars: Sequence[Number]) -> Array:
+    """The value of a node that NumPy has no routine for: its definition, or its body on whole arrays where that goes through Python element by
+    element."""
+    if isinstance(node.op.ref, OnElements) and node.op.ref.slow and operands[0].size > _FEW:
+        return run_body(node.op, operands, node.attrs, node.shape, node.dtype)
+    return run_node(node, operands, inputs, scalars)
 
 
 def _exactly(kind: DType, dtype: DType) -> bool:
@@ -165,7 +176,7 @@ def _run(program: Program, inputs: Sequence[Array], scalars: Sequence[Number], r
             else:
                 operands = [values[i] for i in sources]
                 whole = recurrence is not None and is_recurrent(op.name) and node.dtype in WHOLE
-                values[position] = _part(node, operands, layers, recurrence) if whole else run_node(node, operands, inputs, scalars)  # type: ignore[arg-type]
+                values[position] = _part(node, operands, layers, recurrence) if whole else _computed(node, operands, inputs, scalars)  # type: ignore[arg-type]
             for source in sources:
                 if last[source] == position:
                     values[source] = None
