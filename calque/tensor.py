@@ -18,7 +18,7 @@ from calque.base.attached import Attached
 from calque.base.cache import Cache
 from calque.base.device import CPU, META, InUse
 from calque.base.errors import DeviceError, NotDense
-from calque.base.layout import Layout, dense_layout, layout
+from calque.base.layout import Layout, dense_layout, layout, value_layout
 from calque.base.native import hastened, hot, not_floating
 from calque.base.shapes import common_order, inverse
 from calque.observe.source import user_line
@@ -216,7 +216,7 @@ def recorded(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...], row_m
         other = _instead(trace, key, op, operands, attrs, row_major, -1 in sources)
         if other is not None:
             return other
-        layouts = tuple([dense_of(x) for x in operands])
+        layouts = tuple([value_layout(x._layout) for x in operands])
         edge = recorder.grow_general(trace, op, sources, attrs, there, layouts, False)
     if edge.op is op:
         out = finish(trace, edge)
@@ -250,7 +250,7 @@ def _record_numbers(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]
         other = _instead(trace, key, op, operands, attrs, bool(op.ordered and not together), -1 in sources)
         if other is not None:
             return other
-        layouts = tuple([x[1] if x.__class__ is tuple else dense_of(x) for x in operands])
+        layouts = tuple([x[1] if x.__class__ is tuple else value_layout(x._layout) for x in operands])
         edge = recorder.grow_general(trace, op, sources, attrs, there, layouts, baked)
     if edge.op is not op:
         op = edge.op
@@ -324,11 +324,6 @@ class _LookBack:
         return _look(g, *self.arguments)
 
 
-def dense_of(t: Tensor) -> Layout:
-    view = t._layout
-    return dense_layout(tuple(view.shape), view.dtype, view.device)  # a dense one of one element may have any strides
-
-
 def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
     """The recording function of an elementwise primitive with one operand and no attributes. With `to_float` integers are first converted
     to the default floating type (they never get an edge here, so floats pay nothing for the test)."""
@@ -353,7 +348,7 @@ def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
             other = _instead(trace, key, op, (input,), turn=i < 0)
             if other is not None:
                 return other
-            edge = grow(trace, key, op, (i,), (), (dense_of(input),))
+            edge = grow(trace, key, op, (i,), (), (value_layout(input._layout),))
         result = finish(trace, edge)
         if input._requires_grad and state.grad:
             attach_node(result, edge, op, (input,))
@@ -385,7 +380,7 @@ def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary
                 other = _instead(trace, key, op, (a, b), turn=i < 0 or j < 0)
                 if other is not None:
                     return other
-                edge = grow(trace, key, op, (i, j), (), (dense_of(a), dense_of(b)))
+                edge = grow(trace, key, op, (i, j), (), (value_layout(a._layout), value_layout(b._layout)))
             needs, tag = a._requires_grad or b._requires_grad, None
         elif (kind is float or kind is int or kind is LiveFloat) and a.__class__ in tensor_types and a._layout.dtype.category == 2:
             if kind is not float:
@@ -402,7 +397,7 @@ def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary
                     other = _instead(trace, (op, i), op, (a, (b, dtype)), turn=i < 0)
                     if other is not None:
                         return other
-                edge, tag = grow_constant(trace, (op, i), tag, op, (i, ("c", b, dtype)), (), (dense_of(a), dtype))
+                edge, tag = grow_constant(trace, (op, i), tag, op, (i, ("c", b, dtype)), (), (value_layout(a._layout), dtype))
             needs = a._requires_grad
         else:
             return fallback(a, b)

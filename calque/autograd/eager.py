@@ -28,7 +28,7 @@ from calque.base.cache import Cache
 from calque.base.config import Settings, settings
 from calque.base.device import CPU, InUse
 from calque.base.dtypes import DType, int64
-from calque.base.layout import Layout, dense_layout
+from calque.base.layout import Layout, dense_layout, value_layout
 from calque.base.native import forget_steps, hot
 from calque.base.shapes import fills, inverse
 from calque.ir.program import Node
@@ -72,7 +72,7 @@ class Step:
 
     def __init__(self, op: OpDef, shown: tuple[Any, ...], attrs: tuple[Any, ...], row_major: bool) -> None:
         """`shown`: layouts of the operands without their offsets, dtypes of those that are numbers."""
-        layouts = tuple([dense_layout(tuple(x.shape), x.dtype, x.device) if x.__class__ is Layout else x for x in shown])
+        layouts = tuple([value_layout(x) if x.__class__ is Layout else x for x in shown])
         self.op, self.attrs, self.inputs = op, attrs, layouts
         self.value = self.layout = self.memory = recorder.result_of(op, attrs, layouts, CPU)
         found = routine(op, attrs, layouts, self.layout)
@@ -286,7 +286,7 @@ class Eager:
         if view is not b._layout or view.dtype not in WHOLE or view.device is not CPU:
             return a + b
         if view.dense:
-            found = dense_layout(tuple(view.shape), view.dtype)  # of one element, the operands may have any strides
+            found = value_layout(view)  # of one element, the operands may have any strides
             return self.made(self.quietly(np.add, self.array(a), self.array(b)), found, True)
         return record(_ADD, (a, b))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from calque.base.device import Device
 from calque.base.errors import DeviceError
-from calque.base.layout import dense_layout
+from calque.base.layout import value_layout
 from calque.ops.opdef import get
 from calque.record.copies import copy_values
 from calque.record.places import floating, path_of
@@ -58,5 +58,5 @@ def _sent(t: Tensor, device: Device) -> Tensor | None:
     edge = trace.cur.next.get(key)
     if edge is None:
         view = t._layout
-        edge = grow(trace, key, COPY, (slot,), (), (dense_layout(tuple(view.shape), view.dtype, view.device),), device)
+        edge = grow(trace, key, COPY, (slot,), (), (value_layout(view),), device)
     return finish(trace, edge)

@@ -19,7 +19,8 @@ class Layout:
     """Shape, strides and offset (in elements), dtype and device. `dense`: contiguous from offset 0, so the handle may be the whole value."""
 
     __slots__ = (
-        "shape", "strides", "offset", "dtype", "device", "ndim", "numel", "nbytes", "contiguous", "dense", "upright", "origin", "__weakref__",
+        "shape", "strides", "offset", "dtype", "device", "ndim", "numel", "nbytes", "contiguous", "dense", "plain", "upright", "origin", "value",
+        "__weakref__",
     )  # fmt: skip
     shape: Size
     strides: Shape
@@ -31,8 +32,10 @@ class Layout:
     nbytes: int
     contiguous: bool
     dense: bool
+    plain: bool  # dense, and with row-major strides: of what has one element, others are dense as well
     upright: bool  # whether what is computed elementwise from it is row-major
     origin: "Layout | None"  # the same without its offset; None if it has none
+    value: "Layout | None"  # see `value_layout`, which asks once
 
     def __repr__(self) -> str:
         return f"Layout({tuple(self.shape)}, strides={self.strides}, offset={self.offset}, {self.dtype.name}, {self.device})"
@@ -93,7 +96,8 @@ def _at_zero(shape: Shape, strides: Shape, dtype: DType, device: Device) -> Layo
         raise OutOfMemoryError(f"[memory] expected a tensor of less than 2**63 bytes, got shape {shape} of {dtype}; is a size wrong?")
     found.contiguous = found.dense = is_contiguous(shape, strides)
     found.upright = found.contiguous or common_order([(shape, strides)]) == tuple(range(len(shape)))
-    found.origin = None
+    found.plain = found.contiguous and strides == contiguous_strides(shape)
+    found.origin = found.value = None
     acyclic(found.shape)
     return acyclic(found)
 
@@ -102,13 +106,24 @@ def _shifted(origin: Layout, offset: int) -> Layout:
     found = Layout()
     found.shape, found.strides, found.offset, found.dtype, found.device = origin.shape, origin.strides, offset, origin.dtype, origin.device
     found.ndim, found.numel, found.nbytes = origin.ndim, origin.numel, origin.nbytes
-    found.contiguous, found.dense, found.upright, found.origin = origin.contiguous, False, origin.upright, origin
+    found.contiguous, found.dense, found.plain, found.upright = origin.contiguous, False, False, origin.upright
+    found.origin, found.value = origin, None
     return acyclic(found)
 
 
 def dense_layout(shape: Shape, dtype: DType, device: Device = CPU) -> Layout:
     """The row-major layout of a whole value."""
     return layout(tuple(shape), contiguous_strides(tuple(shape)), 0, dtype, device)
+
+
+def value_layout(view: Layout) -> Layout:
+    """The row-major layout of the value that a view shows."""
+    if view.plain:
+        return view
+    found = view.value
+    if found is None:
+        found = view.value = dense_layout(tuple(view.shape), view.dtype, view.device)
+    return found
 
 
 class MemoryFormat:

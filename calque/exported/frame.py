@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import ref
 
-from calque.autograd.transform.frame import COPY, UPDATE, UPDATE_AS, VIEW, VIEW_AS, Frame, FrameEdge, dense_of, shows_all
+from calque.autograd.transform.frame import COPY, UPDATE, UPDATE_AS, VIEW, VIEW_AS, Frame, FrameEdge, shows_all
 from calque.base.device import META
 from calque.base.dtypes import DType, float64, int64
 from calque.base.errors import ExportError
-from calque.base.layout import Layout, dense_layout
+from calque.base.layout import Layout, dense_layout, value_layout
 from calque.base.shapes import contiguous_strides, fills
 from calque.ir.program import Check, Node
 from calque.nn.hooks import BACKWARD_HOOK
@@ -320,7 +320,7 @@ class ExportFrame(Frame):
         return x.__class__ is not tuple
 
     def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Tensor:
-        layouts = tuple([x[1] if x.__class__ is tuple else dense_of(x._layout) for x in operands])
+        layouts = tuple([x[1] if x.__class__ is tuple else value_layout(x._layout) for x in operands])
         value = recorder.result_of(op, attrs, layouts, dense_layout((), int64).device)
         inputs = [self.number(*x) if x.__class__ is tuple else self.of(x) for x in operands]
         for k, x in enumerate(operands):
@@ -353,7 +353,7 @@ class ExportFrame(Frame):
             return x
         node = self.of(x) if self._leaves(x) else -1
         stopped = self._stopped(node) if node in self.reached else node
-        return x if stopped == node else self.handle(stopped, dense_of(x._layout))
+        return x if stopped == node else self.handle(stopped, value_layout(x._layout))
 
     def as_written(self, t: Tensor, value: Tensor, differentiable: bool) -> Tensor:
         """What is written to `t` in place. Other handles of its memory may have gradients, which would go through what is written without any."""

@@ -16,7 +16,7 @@ from calque.base.asked import ASKED
 from calque.base.device import CPU
 from calque.base.errors import DTypeError, NotDense, OutOfRangeError, ShapeError, how_to_pass
 from calque.base.layout import Layout, dense_layout, layout
-from calque.base.shapes import Shape, broadcast_shapes, overlaps
+from calque.base.shapes import Shape, broadcast_shapes
 from calque.base.text import type_name
 from calque.functional.checks import check_index, known_values
 from calque.functional.common import cast, is_scalar, is_tensor, method, operand, prim
@@ -24,7 +24,7 @@ from calque.functional.creation import as_tensor
 from calque.functional.options import filled, held, within
 from calque.functional.placing import beside_input
 from calque.functional.views import Entry, expand, lookup, permute, remember, reshape
-from calque.functional.windows import selected, sliced
+from calque.functional.windows import PartRule, place_in, selected, window
 from calque.functional.writing import check_target
 from calque.record.recorder import local
 from calque.run.estimate import LARGE
@@ -72,42 +72,37 @@ def _spelled_out(key: tuple[Any, ...], view: Layout, consumed: int) -> tuple[Any
     return key[:where] + full + key[where + 1 :]
 
 
-def _apply(view: Layout, items: tuple[Any, ...]) -> Layout:
-    """Layout after integers, slices and Nones, one item per dim."""
-    d = 0
+def _reached(shape: Shape, strides: Shape, items: tuple[Any, ...]) -> tuple[Shape, Shape, int]:
+    """Shape, strides and relative offset after integers, slices and Nones, one item per dim."""
+    extents: list[int] = []
+    steps: list[int] = []
+    offset = d = 0
     for item in items:
         if item is None:
-            view = layout(
-                (*view.shape[:d], 1, *view.shape[d:]),
-                (*view.strides[:d], view.shape[d] * view.strides[d] if d < view.ndim else 1, *view.strides[d:]),
-                view.offset,
-                view.dtype,
-                view.device,
-            )
-            d += 1
-        elif item.__class__ is int:
-            view = selected(view, d, item, "index")[0]
+            extents.append(1)
+            steps.append(shape[d] * strides[d] if d < len(shape) else 1)
+            continue
+        extent, step = shape[d], strides[d]
+        if item.__class__ is int:
+            offset += place_in(item, d, shape, "index") * step
         else:
-            start, stop, step = item
-            view = sliced(view, d, start, stop, step, "index")[0]
-            d += 1
-    return view
+            start, stop, every = item
+            first, count, stride = window(start, stop, every, extent, "index")
+            extents.append(count)
+            steps.append(step * stride)
+            offset += first * step
+        d += 1
+    return tuple(extents), tuple(steps), offset
 
 
 def _basic(view: Layout, key: tuple[Any, ...]) -> Entry:
-    items = _spelled_out(key, view, sum(item is not None and item is not Ellipsis for item in key))
-    part = _apply(view, items)
+    items = _spelled_out(key, view, sum([item is not None and item is not Ellipsis for item in key]))
     source = tuple(view.shape)
-    relative = _apply(dense_layout(source, view.dtype, view.device), items)
-    shape, strides, offset = tuple(relative.shape), relative.strides, relative.offset
-    name = "update_add" if overlaps(shape, strides) else "update"
+    shape, strides, offset = _reached(source, view.strides, items)
+    part = layout(shape, strides, view.offset + offset, view.dtype, view.device)
     if part.numel == view.numel and not any(item.__class__ is tuple and item != (None, None, None) for item in items):
         return part, lambda g: reshape(g, source)
-
-    def backward(g: Any) -> Any:
-        return prim(name, prim("full", (0.0, g._layout.dtype), source), g, shape, strides, offset)
-
-    return part, backward
+    return part, PartRule(source, shape, lambda strides: _reached(source, strides, items)[1:])
 
 
 def _view(input: Tensor, key: tuple[Any, ...]) -> Tensor:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
-from calque.base.cache import memoised
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
-from calque.base.layout import Layout, dense_layout, layout
-from calque.base.shapes import Shape, normalize_dim, overlaps, view_bounds, whole
+from calque.base.layout import Layout, layout
+from calque.base.shapes import Shape, contiguous_strides, normalize_dim, overlaps, view_bounds, whole
 from calque.functional.blame import NOTHING, answer
 from calque.functional.common import is_tensor, prim
 from calque.functional.declared import public
@@ -23,49 +22,46 @@ def as_int(value: Any) -> int:
     return value if value.__class__ is int else index(value)
 
 
-def _part(view: Layout, shape: Shape, steps: Callable[[Shape], Shape], start: Callable[[Shape], int]) -> Entry:
-    """A strided part of `view`. `steps` and `start` give strides and relative offset for given strides of the source."""
-    part = layout(shape, steps(view.strides), view.offset + start(view.strides), view.dtype, view.device)
-    source = tuple(view.shape)
-    dense = dense_layout(source, view.dtype, view.device).strides
-    strides, offset = steps(dense), start(dense)
-    name = "update_add" if overlaps(shape, strides) else "update"
+class PartRule:
+    """The gradient of a strided part: zeros with the gradient of the part where that lies in a row-major copy of the source. `place`: gives strides
+    and offset of the part for strides of the source; for those of the copy it is asked when a gradient is, as most parts never have one."""
 
-    def backward(g: Any) -> Any:
-        return prim(name, prim("full", (0.0, g._layout.dtype), source), g, shape, strides, offset)
+    __slots__ = ("source", "shape", "place", "found")
 
-    return part, backward
+    def __init__(self, source: Shape, shape: Shape, place: Callable[[Shape], tuple[Shape, int]]) -> None:
+        self.source, self.shape, self.place = source, shape, place
+        self.found: tuple[str, Shape, int] | None = None
+
+    def __call__(self, g: Any) -> Any:
+        if self.found is None:
+            strides, offset = self.place(contiguous_strides(self.source))
+            self.found = "update_add" if overlaps(self.shape, strides) else "update", strides, offset
+        name, strides, offset = self.found
+        return prim(name, prim("full", (0.0, g._layout.dtype), self.source), g, self.shape, strides, offset)
+
+
+def _part(view: Layout, shape: Shape, place: Callable[[Shape], tuple[Shape, int]]) -> Entry:
+    """A strided part of `view`; `place`: see `PartRule`."""
+    strides, offset = place(view.strides)
+    return layout(shape, strides, view.offset + offset, view.dtype, view.device), PartRule(tuple(view.shape), shape, place)
+
+
+def place_in(position: int, d: int, shape: Shape, op: str) -> int:
+    """One index along dimension `d`, counted from the front."""
+    extent = shape[d]
+    if -extent <= position < extent:
+        return position + extent if position < 0 else position
+    valid = f"expected {-extent} to {extent - 1}" if extent else "the dimension is empty"
+    raise OutOfRangeError(f"[{op}] index {position} is out of bounds for dimension {d} with size {extent} (shape {shape}); {valid}")
 
 
 def selected(view: Layout, dim: int, position: int, op: str = "select") -> Entry:
     """Layout and gradient rule of one index along one dimension."""
     if not view.ndim:
         raise OutOfRangeError(f"[{op}] cannot index a 0-d tensor; use .item() to read its number")
-    d = normalize_dim(dim, view.ndim, op)
-    extent = view.shape[d]
-    if not -extent <= position < extent:
-        valid = f"expected {-extent} to {extent - 1}" if extent else "the dimension is empty"
-        raise OutOfRangeError(
-            f"[{op}] index {position} is out of bounds for dimension {d} with size {extent} (shape {tuple(view.shape)}); {valid}"
-        )
-    where = position + extent if position < 0 else position
-    shape, strides, source, within, step, name = _without(view, d)
-    offset = where * step
-
-    def backward(g: Any) -> Any:
-        return prim(name, prim("full", (0.0, g._layout.dtype), source), g, shape, within, offset)
-
-    return layout(shape, strides, view.offset + where * view.strides[d], view.dtype, view.device), backward
-
-
-@memoised("views without a dimension", 600, 1 / 512)
-def _without(view: Layout, d: int) -> tuple[Shape, Shape, Shape, Shape, int, str]:
-    """What all indices along a dimension have in common: shape and strides of the parts, shape of the source, strides of the parts in its dense copy,
-    and how far they are apart there; what adds one up in a gradient."""
-    source = tuple(view.shape)
-    dense = dense_layout(source, view.dtype, view.device).strides
-    shape, strides, within = ((*values[:d], *values[d + 1 :]) for values in (source, view.strides, dense))
-    return shape, strides, source, within, dense[d], "update_add" if overlaps(shape, within) else "update"
+    d, shape = normalize_dim(dim, view.ndim, op), tuple(view.shape)
+    where = place_in(position, d, shape, op)
+    return _part(view, (*shape[:d], *shape[d + 1 :]), lambda strides: ((*strides[:d], *strides[d + 1 :]), where * strides[d]))
 
 
 @public()
@@ -84,28 +80,33 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 
 def clipped(start: Any, stop: Any, step: Any, extent: int) -> tuple[int, int, int]:
     """`slice(start, stop, step).indices(extent)` for a positive step, also of sizes that are symbols."""
-    if not any(isinstance(x, SymInt) for x in (start, stop, step, extent)):
+    if not (isinstance(extent, SymInt) or isinstance(start, SymInt) or isinstance(stop, SymInt) or isinstance(step, SymInt)):
         return slice(start, stop, step).indices(extent)
     first, last = (default if x is None else max(x + extent, 0) if x < 0 else min(x, extent) for x, default in ((start, 0), (stop, extent)))
     return first, last, 1 if step is None else step
 
 
+def window(start: int | None, stop: int | None, step: int | None, extent: int, op: str) -> tuple[int, int, int]:
+    """(first, count, stride) of a slice with a positive step of a dimension of this extent."""
+    if step is None:
+        first, last, stride = clipped(start, stop, 1, extent)
+    elif step <= 0:
+        raise ArgumentError(f"[{op}] slice step must be positive, got {step}; use calque.flip(x, dims) to reverse")
+    else:  # beyond the extent there is one element: a stride that machines can count with
+        first, last, stride = clipped(start, stop, min(step, max(extent, 1 << 30)), extent)
+    return min(first, extent), max(-((first - last) // stride), 0), stride
+
+
 def sliced(view: Layout, dim: int, start: int | None, stop: int | None, step: int | None, op: str = "slice") -> Entry:
     """Layout and gradient rule of a slice with a positive step along one dimension."""
-    if step is not None and step <= 0:
-        raise ArgumentError(f"[{op}] slice step must be positive, got {step}; use calque.flip(x, dims) to reverse")
-    if step is not None:
-        step = min(step, max(view.shape[dim], 1 << 30))  # one element then: a stride that machines can count with
-    first, last, stride = clipped(start, stop, step, view.shape[dim])
-    count = max(-((first - last) // stride), 0)
-    replace = lambda values, new: (*values[:dim], new, *values[dim + 1 :])  # noqa: E731
-    first = min(first, view.shape[dim])
-    return _part(
-        view,
-        replace(tuple(view.shape), count),
-        lambda strides: replace(strides, strides[dim] * stride),
-        lambda strides: first * strides[dim],
-    )
+    shape = tuple(view.shape)
+    first, count, stride = window(start, stop, step, shape[dim], op)
+
+    def place(strides: Shape) -> tuple[Shape, int]:
+        along = strides[dim]
+        return (strides if stride == 1 else (*strides[:dim], along * stride, *strides[dim + 1 :])), first * along
+
+    return _part(view, (*shape[:dim], count, *shape[dim + 1 :]), place)
 
 
 @public()
@@ -146,10 +147,10 @@ def _diagonal(view: Layout, offset: int, dim1: int, dim2: int) -> Entry:
     shape = (*(view.shape[d] for d in kept), length)
     skip = 0 if not length else offset
 
-    def steps(strides: Shape) -> Shape:
-        return (*(strides[d] for d in kept), strides[a] + strides[b])
+    def place(strides: Shape) -> tuple[Shape, int]:
+        return (*(strides[d] for d in kept), strides[a] + strides[b]), skip * strides[b] if skip >= 0 else -skip * strides[a]
 
-    return _part(view, shape, steps, lambda strides: skip * strides[b] if skip >= 0 else -skip * strides[a])
+    return _part(view, shape, place)
 
 
 @public()
@@ -167,10 +168,10 @@ def _unfolded(view: Layout, dimension: int, size: int, step: int) -> Entry:
     if step <= 0 or not 0 <= size <= extent:
         raise ArgumentError(f"[unfold] expected 0 <= size <= {extent} and step > 0, got size {size}, step {step}")
     if not view.ndim:
-        return _part(view, (size,), lambda strides: (1,), lambda strides: 0)
+        return _part(view, (size,), lambda strides: ((1,), 0))
     count = (extent - size) // step + 1
     shape = (*view.shape[:d], count, *view.shape[d + 1 :], size)
-    return _part(view, shape, lambda strides: (*strides[:d], strides[d] * step, *strides[d + 1 :], strides[d]), lambda strides: 0)
+    return _part(view, shape, lambda strides: ((*strides[:d], strides[d] * step, *strides[d + 1 :], strides[d]), 0))
 
 
 @public()

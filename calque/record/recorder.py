@@ -20,7 +20,7 @@ from calque.base.config import settings
 from calque.base.device import CPU, META, Device, InUse
 from calque.base.dtypes import int64
 from calque.base.errors import UnsupportedTypeError
-from calque.base.layout import Layout, dense_layout
+from calque.base.layout import Layout, dense_layout, value_layout
 from calque.base.native import acyclic
 from calque.observe import events
 from calque.observe.causes import cause_of, flushed, seldom_repeats
@@ -108,6 +108,10 @@ _results = Cache("results of operations", 700, 1 / 64)  # (operation, attributes
 
 def result_of(op: opdef.OpDef, attrs: tuple[Any, ...], layouts: tuple[Any, ...], device: Device) -> Layout:
     """Shape and dtype by the rules of the operation."""
+    first = layouts[0] if layouts and op.ordered and not op.creates else None
+    if first.__class__ is Layout and device is CPU and not first.dtype.hosted and len({lay for lay in layouts if lay.__class__ is Layout}) == 1:
+        dtype = op.dtype([first.dtype if lay is first else lay for lay in layouts], attrs)  # of one shape, beside numbers: as most are
+        return value_layout(first) if dtype is first.dtype and first.device is CPU else dense_layout(tuple(first.shape), dtype)
     shapes = [tuple(lay.shape) if isinstance(lay, Layout) else () for lay in layouts]
     dtypes = [lay.dtype if isinstance(lay, Layout) else lay for lay in layouts]
     if any(dtype.hosted for dtype in dtypes):
@@ -257,7 +261,7 @@ def _snapshot_slot(trace: Trace, buffer: Buffer, view: Layout) -> int:
     capture = local.state.capture
     if capture is not None:
         capture.snapshot(copy, buffer, view)
-    return _input_slot(trace, copy, dense_layout(tuple(view.shape), view.dtype, view.device))
+    return _input_slot(trace, copy, value_layout(view))
 
 
 def snapshot(buffer: Buffer, view: Layout) -> Buffer:
@@ -280,7 +284,7 @@ def grow_view(trace: Trace, key: Any, base: int, base_layout: Layout, view: Layo
     found = trace.cur.next.get(family)
     if found is not None:
         return found
-    dense = dense_layout(shape, view.dtype, view.device)
+    dense = value_layout(view)
     mark, line = ("seen", *family), recording_line() if line is None else line
     if varies(trace.cur.next, mark, line):
         edge = Edge(trace.cur, VIEW_AT, (base, ("s", int64)), (shape, strides), dense, line)

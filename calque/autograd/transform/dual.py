@@ -11,10 +11,10 @@ from calque.autograd.api import grad, passing_on, zeros_like
 from calque.autograd.host import Whole, on_host
 from calque.autograd.modes import enable_grad
 from calque.autograd.transform import tree
-from calque.autograd.transform.frame import COPY, Frame, dense_of, functional, is_tensor, overwritten, own_value, seen, shows_all
+from calque.autograd.transform.frame import COPY, Frame, functional, is_tensor, overwritten, own_value, seen, shows_all
 from calque.base.dtypes import DType
 from calque.base.errors import DTypeError, ForwardModeError, ShapeError
-from calque.base.layout import Layout, dense_layout
+from calque.base.layout import Layout, dense_layout, value_layout
 from calque.base.shapes import Shape
 from calque.ops.forward import differentiable, jvp_rule
 from calque.ops.opdef import OpDef
@@ -144,7 +144,7 @@ class DualFrame(Frame):
         before = self.pair(primal)
         view = primal._layout
         moving = (self.below(own), tangent) if before[1] is None and not self.mine(primal) else (before[0], tangent)
-        made = self.handle(moving, dense_layout(tuple(view.shape), view.dtype, view.device))
+        made = self.handle(moving, value_layout(view))
         made._requires_grad, made._grad_fn = primal._requires_grad, primal._grad_fn or (None if not primal._requires_grad else passing_on(primal))
         return made
 
@@ -207,7 +207,7 @@ class DualFrame(Frame):
 
     def _result(self, value: Tensor, tangent: Tensor | None) -> Tensor:
         """A value of this frame, with the history that it has below."""
-        made = self.handle((self.below(own_value, value) if tangent is not None else value, tangent), dense_of(value._layout))
+        made = self.handle((self.below(own_value, value) if tangent is not None else value, tangent), value_layout(value._layout))
         made._grad_fn, made._requires_grad = value._grad_fn, value._requires_grad
         return made
 
@@ -241,7 +241,7 @@ class DualFrame(Frame):
         """The tangent of a value of which a part was overwritten."""
 
         def written() -> Tensor:
-            part = constant(0.0, dense_layout(tuple(view.shape), view.dtype, view.device)) if new is None else new
+            part = constant(0.0, value_layout(view)) if new is None else new
             if shows_all(view, whole):
                 return part
             rest = constant(0.0, whole) if old is None else old
@@ -269,7 +269,7 @@ class DualFrame(Frame):
         self.still = True
         try:
             with enable_grad():
-                start = constant(0.0, dense_of(value._layout))
+                start = constant(0.0, value_layout(value._layout))
                 start._requires_grad = True
                 pulled = [(g, t) for g, t in zip(backward(start), tangents, strict=True) if t is not None and g is not None and g._requires_grad]
                 if not pulled:
@@ -277,7 +277,7 @@ class DualFrame(Frame):
                 moved = grad([g for g, _ in pulled], [start], [t for _, t in pulled], create_graph=self.grad, allow_unused=True)[0]
         finally:
             self.still = False
-        return out if moved is None else self.handle((self.below(own_value, value), self.pair(moved)[0]), dense_of(value._layout))
+        return out if moved is None else self.handle((self.below(own_value, value), self.pair(moved)[0]), value_layout(value._layout))
 
     def whole(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """A function whose operations have no rules, but which has a gradient formula: that is linear, and its own gradient is the tangent."""

@@ -15,7 +15,7 @@ from weakref import ref
 from calque.autograd.engine import RuleNamespace
 from calque.base.dtypes import DType
 from calque.base.errors import AutogradError
-from calque.base.layout import Layout, dense_layout
+from calque.base.layout import Layout, dense_layout, value_layout
 from calque.base.shapes import Shape
 from calque.ops.opdef import OpDef, get
 from calque.record import recorder
@@ -214,7 +214,7 @@ class Frame:
             out = self.plain(op, operands, attrs)
             self.last = ref(out)
             return out
-        layouts = tuple([x[1] if x.__class__ is tuple else dense_of(x._layout) for x in operands])
+        layouts = tuple([x[1] if x.__class__ is tuple else value_layout(x._layout) for x in operands])
         shapes = [tuple(lay.shape) if isinstance(lay, Layout) else () for lay in layouts]
         dtypes = [lay.dtype if isinstance(lay, Layout) else lay for lay in layouts]
         device = next(x._layout.device for x in operands if self.mine(x))
@@ -274,11 +274,6 @@ class Frame:
 def own_value(value: Tensor) -> Tensor:
     """The value as the whole of a pending storage, as `recorder.write` takes it."""
     return value if value._storage.trace is local.state.trace and value._storage.layout is value._layout else record(COPY, (value,), (), True)
-
-
-def dense_of(view: Layout) -> Layout:
-    """The row-major layout of what a handle shows."""
-    return dense_layout(tuple(view.shape), view.dtype, view.device)  # a dense one of one element may have any strides
 
 
 def shows_all(view: Layout, whole: Layout) -> bool:
