@@ -33,7 +33,7 @@ static inline PyObject *origin_of(PyObject *t) {
     return origin == Py_None ? view : origin;
 }
 
-#define MEMORY 64
+#define MEMORY 256
 
 static Py_ssize_t remembered; /* entries of all memos */
 

@@ -49,7 +49,7 @@ STEP = 1_500  # bytes of a step that a recording function remembers, roughly
 
 
 def new_memo(unusual: Callable[..., bool] | None) -> Any:
-    """What a recording function of the compiled module remembers of the layouts that it has met, 64 at most."""
+    """What a recording function of the compiled module remembers of the layouts that it has met, 256 at most."""
     memo = hot.Memo(unusual)
     _memos.append(memo)
     return memo
@@ -62,7 +62,7 @@ def forget_steps() -> None:
             memo.forget()
 
 
-_TABLE = register("steps of recording functions", Table(1 / 512, lambda: (count := 0 if hot is None else hot.remembered(), count * STEP), 64 * STEP))
+_TABLE = register("steps of recording functions", Table(1 / 128, lambda: (count := 0 if hot is None else hot.remembered(), count * STEP), 64 * STEP))
 
 
 def hastened(op: Any, apply: Callable[..., Any], unusual: Callable[..., bool] | None, pair: bool) -> Callable[..., Any]:

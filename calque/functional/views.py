@@ -30,7 +30,7 @@ from calque.record.recorder import local
 from calque.tensor import Tensor, View, make_view, view_kind, wrap
 
 Entry = tuple[Layout, Callable[[Any], Any]]
-_VIEWS = Cache("views", 1200, 1 / 64)
+_VIEWS = Cache("views", 1200, 1 / 32)
 
 
 def remember(key: Any, entry: Entry) -> View:

@@ -80,16 +80,17 @@ def kernel_of(
 ) -> Any:  # fmt: skip
     """The kernel of a primitive whose operands lie in memory like this, and whose result fills a block of memory with the strides `out`; None if
     there is none. `layout`, `memory`: of the result, as it is seen, and as one row-major value. `large`: only backward passes run it."""
-    if hot is None or not all(prod(s) for s, *_ in operands) or not prod(shape) or len(shape) > MOST_DIMS or len(operands) > MOST_INPUTS:
+    sizes = tuple([prod(s) for s, _, _ in operands])
+    if hot is None or 0 in sizes or 0 in shape or len(shape) > MOST_DIMS or len(operands) > MOST_INPUTS or dtype.hosted:
         return None
-    if dtype.hosted or not all(kind.np.isbuiltin == 1 and not kind.hosted for *_, kind in operands):
-        return None
+    for _, _, each in operands:
+        if each.np.isbuiltin != 1 or each.hosted:
+            return None
     found = _DESCRIBED.get(op, _elementwise)(Wanted(op, attrs, operands, shape, out, dtype))
     if found is None:
         return None
     kind, *more = found
-    sizes = tuple([prod(s) for s, *_ in operands])
-    types = tuple([each.np.num for *_, each in operands])
+    types = tuple([each.np.num for _, _, each in operands])
     try:
         return hot.Kernel(kind, large, function, layout, memory, shape, sizes, types, dtype.np.num, *more)
     except ValueError:  # NumPy has no loop for these types
@@ -109,8 +110,11 @@ class Wanted(NamedTuple):
     @property
     def kind(self) -> DType | None:
         """The type of all operands, if it is one."""
-        kinds = {kind for *_, kind in self.operands}
-        return next(iter(kinds)) if len(kinds) == 1 else None
+        first = self.operands[0][2] if self.operands else None
+        for _, _, kind in self.operands:
+            if kind is not first:
+                return None
+        return first
 
     def loops(self) -> tuple[Shape, tuple[Shape, ...]]:
         """The nest over all elements of the result."""
@@ -307,8 +311,18 @@ _DESCRIBED: dict[OpDef, Callable[[Wanted], Computation | None]] = {  # of all ot
 }  # fmt: skip
 
 
+def _alike(operands: Sequence[Operand], shape: Shape, out: Shape) -> bool:
+    """Whether all operands that are no numbers lie in memory as the result does."""
+    for given, strides, _ in operands:
+        if given and (given != shape or strides != out):
+            return False
+    return True
+
+
 def nest(operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) -> tuple[Shape, tuple[Shape, ...]]:
     """(dims, steps in bytes of every operand and of the result along each) of the loops over `shape`. Dims that lie behind each other become one."""
+    if (numel := prod(shape)) > 1 and out == contiguous_strides(shape) and _alike(operands, shape, out):
+        return (numel,), ((*[kind.itemsize if given else 0 for given, _, kind in operands], dtype.itemsize),)
     columns = [tuple([stride * dtype.itemsize for stride in out])]
     for given, strides, kind in reversed(operands):
         lead = len(shape) - len(given)
