@@ -19,7 +19,7 @@ from calque.run.backends import recurrence
 def routine(op: OpDef, attrs: tuple[Any, ...], layouts: tuple[Any, ...], result: Layout) -> QuickRoutine:
     """How an operation on values of these layouts is computed."""
     operands = [(tuple(lay.shape), lay.dtype) if lay.__class__ is Layout else ((), lay) for lay in layouts]
-    if is_recurrent(op.name) and result.dtype in WHOLE:
+    if op.kind == "contract" and is_recurrent(op.name) and result.dtype in WHOLE:
         number = op.parts.index(attrs[0]) if op.parts else 0
         return QuickRoutine(lambda *values: recurrence(op, values)[number], False, True)
     return routine_of(op, attrs, operands, tuple(result.shape), result.dtype)

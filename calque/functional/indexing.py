@@ -327,8 +327,11 @@ def _read(input: Tensor, items: tuple[Any, ...]) -> Tensor:
     found = _read_now(input, items)
     if found is not None:
         return found
-    base, indices = _separate(input, [_parse(item, True) for item in items])
-    return _Plan(base, indices).read() if indices else base
+    parsed = [_parse(item, True) for item in items]
+    if not [item for item in parsed if is_tensor(item)]:  # numbers were given as tensors
+        return _view(input, tuple(parsed))
+    base, indices = _separate(input, parsed)
+    return _Plan(base, indices).read()
 
 
 def fitted(op: str, value: Any, view: Layout) -> Tensor:

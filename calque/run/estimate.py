@@ -56,10 +56,10 @@ _RECURRENT = 1 << 22  # ... of all steps of a recurrent layer
 def large(op: OpDef, layouts: tuple[Any, ...], result: Layout) -> bool:
     """Whether an operation gains from being compiled together with others: a small one takes no longer than recording and starting it. `layouts`: of
     its operands; of a number its dtype."""
-    if is_recurrent(op.name):
-        assert op.routine is not None, "a layer has a routine"
-        return op.routine.flops([lay.shape for lay in layouts], (), ()) >= 2 * _RECURRENT
     if op.kind == "contract":
+        if is_recurrent(op.name):
+            assert op.routine is not None, "a layer has a routine"
+            return op.routine.flops([lay.shape for lay in layouts], (), ()) >= 2 * _RECURRENT
         return bool(op.name != "matmul" or result.numel * layouts[0].shape[-1] >= _PRODUCTS)
     read = layouts[1:] if op.role == "lookup" else layouts  # of a table only what is looked up
     return max([result.numel, *[lay.numel for lay in read if hasattr(lay, "numel")]]) >= LARGE  # type: ignore[no-any-return]

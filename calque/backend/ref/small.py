@@ -323,21 +323,26 @@ def nest(operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) ->
     """(dims, steps in bytes of every operand and of the result along each) of the loops over `shape`. Dims that lie behind each other become one."""
     if (numel := prod(shape)) > 1 and out == contiguous_strides(shape) and _alike(operands, shape, out):
         return (numel,), ((*[kind.itemsize if given else 0 for given, _, kind in operands], dtype.itemsize),)
-    columns = [tuple([stride * dtype.itemsize for stride in out])]
+    columns = [[stride * dtype.itemsize for stride in out]]
     for given, strides, kind in reversed(operands):
-        lead = len(shape) - len(given)
-        here = [0 if n == 1 else stride * kind.itemsize for n, stride in zip(given, strides, strict=True)]
-        columns.insert(0, (0,) * lead + tuple(here))
+        size = kind.itemsize
+        here = [0 if n == 1 else stride * size for n, stride in zip(given, strides)]
+        columns.insert(0, here if len(given) == len(shape) else [0] * (len(shape) - len(given)) + here)
+    loops = [(n, step) for n, step in zip(shape, zip(*columns)) if n != 1]
+    if 0 not in [step[-1] for _, step in loops]:  # innermost the loop along which results lie side by side; NumPy 2.4 negates others wrongly
+        loops.sort(key=_by_result, reverse=True)
     dims: list[int] = []
     steps: list[tuple[int, ...]] = []
-    loops = [(n, step) for n, step in zip(shape, zip(*columns, strict=True), strict=True) if n != 1]
-    if all(step[-1] for _, step in loops):  # innermost the loop along which results lie side by side; NumPy 2.4 negates others wrongly
-        loops.sort(key=lambda loop: -loop[1][-1])
     for n, step in loops:
-        if dims and all(before == after * n for before, after in zip(steps[-1], step, strict=True)):
+        if dims and steps[-1] == tuple([after * n for after in step]):
             dims[-1] *= n
             steps[-1] = step
         else:
             dims.append(n)
             steps.append(step)
     return (tuple(dims), tuple(steps)) if dims else ((1,), ((0,) * len(columns),))
+
+
+def _by_result(loop: tuple[int, tuple[int, ...]]) -> int:
+    """How far results of a loop's turns are apart."""
+    return loop[1][-1]
