@@ -233,10 +233,14 @@ class Fuser:
             if len(g.members) + len(other.members) > MAX_MEMBERS:
                 continue
             late = other.order > g.order or other.first_reader >= g.order
-            if late and not other.writes and len(other.members) <= MAX_MOVED and self._move(other, g):
+            if late and not (other.writes or self._bases(g) & other.place.keys()) and len(other.members) <= MAX_MOVED and self._move(other, g):
                 continue
             if other.order < g.order and not g.writes and len(g.members) <= MAX_MOVED and self._move(g, other):
                 return
+
+    def _bases(self, g: Group) -> set[int]:
+        """Values that g writes parts of: they have to be there as a whole before it runs."""
+        return {self.nodes[w.target].inputs[0] for w in g.writes if not self.facts.covers(w.target)}
 
     def _move(self, other: Group, g: Group) -> bool:
         """Move all members of `other` to g, or none."""

@@ -411,3 +411,15 @@ def test_a_sum_that_is_read_across_its_rows_is_not_taken_from_its_row() -> None:
     value = np.arange(16, dtype=np.float32).reshape(4, 4)
     (found,) = interpret(compile_program(Program(tuple(b.nodes), (y,))), [value.reshape(-1).copy()], [])
     np.testing.assert_array_equal(found.reshape(4, 4), value * value.sum(1))
+
+
+def test_a_value_does_not_move_to_the_launch_that_writes_parts_of_it() -> None:
+    b = Build()
+    x, w, part = b.input((64,)), b.input((64,)), b.input((31, 3))
+    added = b.update_add(b.relu(x), part, attrs=((31, 3), (2, 1), 0))
+    base = plus(b, added, x)
+    backwards = b.update(base, added, (-1,), 63)
+    first = b.maximum(added, x)
+    least, other = b.minimum(first, base), b.minimum(w, first)
+    chosen = b.where(b.lt(least, other), least, other)
+    compiled(b.program(b.cat(backwards, least, least, attrs=(0,)), chosen))
