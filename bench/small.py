@@ -5,6 +5,7 @@ Run: python bench/small.py
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,11 @@ def calls(T: Any) -> dict[str, tuple[Callable[[], Any], int]]:
     """Name -> what is measured, and how often in a round."""
     x, rows, mask = T.rand(100, 4), [T.rand(3) for _ in range(10)], T.rand(100, 4) > 0.5
     total, many, points = x.sum(), T.rand(10_000), T.rand(50, 3)
+    long, some, counter = T.rand(6000, 2), T.rand(16, 64) + 0.5, itertools.count()
+
+    def new() -> int:
+        """A size that no call of this process had before."""
+        return 500 + next(counter) % 5400
 
     def write() -> None:
         x[3, 1] = 0.5
@@ -43,6 +49,14 @@ def calls(T: Any) -> dict[str, tuple[Callable[[], Any], int]]:
         "total.item()": (lambda: total.item(), 3000),
         "x.sum().item()": (lambda: x.sum().item(), 3000),
         "bool(x[0, 0] > 0.5)": (lambda: bool(x[0, 0] > 0.5), 3000),
+        "x[k:k + 9], k new": (lambda: long[(k := new()) : k + 9], 300),
+        "y + y, size new": (lambda: (y := long[: new()]) + y, 100),
+        "y.clamp(min=0), size new": (lambda: long[: new()].clamp(min=0.0), 100),
+        "y.softmax(1), size new": (lambda: long[: new()].softmax(1), 100),
+        "lgamma of 1,024": (lambda: T.lgamma(some).tolist(), 100),
+        "digamma of 1,024": (lambda: T.digamma(some).tolist(), 100),
+        "erfinv of 1,024": (lambda: T.erfinv(some - 0.5).tolist(), 100),
+        "igamma of 1,024": (lambda: T.igamma(some, some).tolist(), 20),
         "10,000 times many[k].item()": (walk, 1),
     }
 

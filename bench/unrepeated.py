@@ -326,6 +326,30 @@ def masks(T: Any) -> Turn:
     return turn
 
 
+def suppression(T: Any) -> Turn:
+    """Non-maximum suppression of 300 boxes as tutorials write it: each turn of the loop has fewer boxes than the one before."""
+
+    def turn(k: int) -> float:
+        rng = np.random.default_rng(k)
+        corners = rng.random((300, 4)).astype(np.float32)
+        corners[:, 2:] = corners[:, :2] + 0.3 * corners[:, 2:]
+        boxes, left = T.tensor(corners), T.tensor(rng.random(300, dtype=np.float32)).argsort(descending=True)
+        kept = []
+        while left.numel():
+            best = left[0]
+            kept.append(int(best))
+            others = boxes[left[1:]]
+            low, high = T.maximum(boxes[best, :2], others[:, :2]), T.minimum(boxes[best, 2:], others[:, 2:])
+            sides = (high - low).clamp(min=0)
+            common = sides[:, 0] * sides[:, 1]
+            whole = (boxes[best, 2] - boxes[best, 0]) * (boxes[best, 3] - boxes[best, 1])
+            areas = (others[:, 2] - others[:, 0]) * (others[:, 3] - others[:, 1])
+            left = left[1:][common / (whole + areas - common) <= 0.4]
+        return float(sum(kept))
+
+    return turn
+
+
 def adaptive_ode(T: Any) -> Turn:
     """Heun and Euler with step-size control through a small network, gradients through all accepted steps."""
     nn = T.nn
@@ -501,6 +525,7 @@ CASES: dict[str, Case] = {
     "TreeLSTM": Case(tree_lstm),
     "stochastic depth": Case(stochastic_depth),
     "boolean masks": Case(masks),
+    "box suppression": Case(suppression),
     "adaptive ODE": Case(adaptive_ode),
     "loop over samples": Case(per_sample),
     "LBFGS, 999 cells": Case(lbfgs, 1, 2),
