@@ -102,6 +102,28 @@ def test_pow_follows_c(dtype, rng):
     assert error <= 1.0, f"pow({x[at]!r}, {y[at]!r}) is off by {error:.2f} ulp"
 
 
+@pytest.mark.parametrize("dtype", [float32, float64])
+@pytest.mark.parametrize("target", ["", "sse2"])
+def test_remainders_are_exact_whatever_the_quotient(target, dtype, rng):
+    """Every pair of exponents, quotients that round to the next whole number, few and many digits, zeros, infinities and NaN."""
+    config.settings.cpu_target = target
+    low, high, digits = (-149, 128, 24) if dtype is float32 else (-1074, 1024, 53)
+    few = np.array([0.0, -0.0, 1.0, -3.0, 0.1, 2.0**low, 1.5 * 2.0 ** (high - 1), np.inf, -np.inf, np.nan])
+    wild = np.ldexp(rng.uniform(-1, 1, (2, 6000)), rng.integers(low, high + 1, (2, 6000)))
+    whole = rng.integers(1, 1 << digits - 2, 4000)
+    divisor = rng.uniform(0.5, 1, 4000).astype(dtype.np)
+    near = np.nextafter((whole * divisor).astype(dtype.np), rng.choice([-np.inf, np.inf], 4000).astype(dtype.np))  # next to a multiple
+    x = np.concatenate([wild[0], near, rng.uniform(-1e3, 1e3, 4000), np.repeat(few, few.size)]).astype(dtype.np)
+    y = np.concatenate([wild[1], divisor, rng.uniform(-3, 3, 4000), np.tile(few, few.size)]).astype(dtype.np)
+    with np.errstate(all="ignore"):
+        rest = np.fmod(x, y)
+        wanted = np.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+    wanted = np.where(wanted == 0, np.copysign(0, y), wanted).astype(dtype.np)
+    found = apply("mod", dtype, x, y)
+    wrong = ~((found == wanted) & (np.signbit(found) == np.signbit(wanted)) | np.isnan(found) & np.isnan(wanted))
+    assert not wrong.any(), (x[wrong][:3], y[wrong][:3], found[wrong][:3], wanted[wrong][:3])
+
+
 @pytest.mark.parametrize("dtype", [float16, bfloat16])
 @pytest.mark.parametrize("target", ["", "sse2"])
 @pytest.mark.parametrize("op", ["exp", "tanh", "sqrt", "sin"])

@@ -5,7 +5,7 @@ below and
 rounded; leading terms are kept exact outside the polynomial. Errors are a few ulp over the full range
 (`tests/backend/test_cpu_math.py`
 holds the bounds). Scalar functions of the C library serve what polynomials cannot do well: sin and cos of |x| >= 2**20, float64
-pow, and fmod.
+pow, and fmod of quotients with many digits.
 
 Reductions follow W. J. Cody and W. Waite, "Software Manual for the Elementary Functions", 1980.
 """
@@ -220,6 +220,27 @@ def _or_library(s: Lanes, kind: str, x: str, y: str, limit: float, function: str
         exact = s.per_lane(function, "double", s.convert("fpext", kind, "double", x))
         exact = s.convert("fptrunc", "double", kind, exact)
         code.write(type_, s.select(kind, large, exact, y), result)
+    return code.read(type_, result)
+
+
+def fmod(s: Lanes, kind: str, a: str, b: str) -> str:
+    """The remainder of a / b with the sign of a, exact. So is |a| - quotient |b| where the quotient has few enough digits: the division may have
+    rounded it up to the next whole number, never below its own. The C library computes the other lanes, and those where b is 0 or infinite."""
+    function = "fmodf" if kind == "float" else "fmod"
+    if not s.target.fma:
+        return s.per_lane(function, kind, a, b)
+    code, type_ = s.code, s.type(kind)
+    x, y = s.intrinsic("fabs", kind, a), s.intrinsic("fabs", kind, b)
+    quotient = s.intrinsic("trunc", kind, s.op("fdiv", kind, x, y))
+    rest = s.intrinsic("fma", kind, s.fneg(kind, quotient), y, x)
+    rest = s.select(kind, s.compare("olt", kind, rest, s.const(kind, 0.0)), s.op("fadd", kind, rest, y), rest)
+    many = s.compare("uge", kind, quotient, s.const(kind, 2.0 ** (MANTISSA[kind] - 1)))
+    others = s.op("or", "i1", many, s.compare("uge", kind, y, s.const(kind, math.inf)))
+    result = code.variable(type_)
+    code.write(type_, _copysign(s, kind, rest, a), result)
+    with code.when(s.any(others)):
+        exact = s.per_lane(function, kind, a, b)
+        code.write(type_, s.select(kind, others, exact, code.read(type_, result)), result)
     return code.read(type_, result)
 
 

@@ -63,7 +63,7 @@ def float_extreme(s: Lanes, kind: str, a: str, b: str, predicate: str) -> str:
 
 def _float_mod(s: Lanes, kind: str, a: str, b: str) -> str:
     """Python's remainder: the sign of the divisor."""
-    r = s.per_lane("fmodf" if kind == "float" else "fmod", kind, a, b)
+    r = emit_math.fmod(s, kind, a, b)
     zero = s.const(kind, 0.0)
     differs = s.op("xor", "i1", s.compare("olt", kind, r, zero), s.compare("olt", kind, b, zero))
     shift = s.op("and", "i1", s.compare("one", kind, r, zero), differs)
@@ -76,7 +76,7 @@ def _float_floordiv(s: Lanes, kind: str, a: str, b: str) -> str:
     """floor(a / b) from the exact remainder; a / b when b is 0."""
     zero, one = s.const(kind, 0.0), s.const(kind, 1.0)
     quotient = s.op("fdiv", kind, a, b)
-    r = s.per_lane("fmodf" if kind == "float" else "fmod", kind, a, b)
+    r = emit_math.fmod(s, kind, a, b)
     d = s.op("fdiv", kind, s.op("fsub", kind, a, r), b)
     differs = s.op("xor", "i1", s.compare("olt", kind, r, zero), s.compare("olt", kind, b, zero))
     shift = s.op("and", "i1", s.compare("one", kind, r, zero), differs)
