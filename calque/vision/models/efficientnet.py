@@ -56,6 +56,7 @@ class _Inverted(nn.Module):
         before, inner, out = (divisible(n * width, 8) for n in (before, inner, out))
         activation: Layers = nn.Hardswish if kind == "HS" else nn.ReLU
         self.use_res_connect, self.out_channels = stride == 1 and before == out, out
+        self._is_cn = stride > 1  # torchvision's mark of a block that begins a stage, by which backbones are cut
         layers: list[nn.Module] = []
         if inner != before:
             layers.append(Conv2dNormActivation(before, inner, 1, norm_layer=norm, activation_layer=activation))
