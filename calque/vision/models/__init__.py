@@ -24,8 +24,28 @@ from calque.vision.models.efficientnet import (
     mobilenet_v3_small,
 )
 from calque.vision.models.inception import GoogLeNet, GoogLeNetOutputs, Inception3, InceptionOutputs, googlenet, inception_v3
+from calque.vision.models.maxvit import MaxVit, maxvit_t
+from calque.vision.models.mnasnet import MNASNet, mnasnet0_5, mnasnet0_75, mnasnet1_0, mnasnet1_3
 from calque.vision.models.mobilenet import MobileNetV2, mobilenet_v2
 from calque.vision.models.registry import get_model, get_model_builder, get_model_weights, get_weight, give_weights_to_modules, list_models
+from calque.vision.models.regnet import (
+    RegNet,
+    regnet_x_1_6gf,
+    regnet_x_3_2gf,
+    regnet_x_8gf,
+    regnet_x_16gf,
+    regnet_x_32gf,
+    regnet_x_400mf,
+    regnet_x_800mf,
+    regnet_y_1_6gf,
+    regnet_y_3_2gf,
+    regnet_y_8gf,
+    regnet_y_16gf,
+    regnet_y_32gf,
+    regnet_y_128gf,
+    regnet_y_400mf,
+    regnet_y_800mf,
+)
 from calque.vision.models.resnet import (
     BasicBlock,
     Bottleneck,
@@ -41,6 +61,8 @@ from calque.vision.models.resnet import (
     wide_resnet50_2,
     wide_resnet101_2,
 )
+from calque.vision.models.shufflenetv2 import ShuffleNetV2, shufflenet_v2_x0_5, shufflenet_v2_x1_0, shufflenet_v2_x1_5, shufflenet_v2_x2_0
+from calque.vision.models.swin_transformer import SwinTransformer, swin_b, swin_s, swin_t, swin_v2_b, swin_v2_s, swin_v2_t
 from calque.vision.models.transformer import (
     ConvNeXt,
     VisionTransformer,
@@ -67,7 +89,11 @@ __all__ = [
     "get_weight", "googlenet", "inception_v3", "list_models", "mobilenet_v2", "mobilenet_v3_large", "mobilenet_v3_small", "resnet101",
     "resnet152", "resnet18", "resnet34", "resnet50", "resnext101_32x8d", "resnext101_64x4d", "resnext50_32x4d", "squeezenet1_0", "squeezenet1_1",
     "unet", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn", "vit_b_16", "vit_b_32", "vit_h_14", "vit_l_16",
-    "vit_l_32", "wide_resnet101_2", "wide_resnet50_2", *CLASSES,
+    "vit_l_32", "wide_resnet101_2", "wide_resnet50_2", "MNASNet", "mnasnet0_5",
+    "mnasnet0_75", "mnasnet1_0", "mnasnet1_3", "RegNet", "regnet_x_16gf", "regnet_x_1_6gf", "regnet_x_32gf", "regnet_x_3_2gf", "regnet_x_400mf",
+    "regnet_x_800mf", "regnet_x_8gf", "regnet_y_128gf", "regnet_y_16gf", "regnet_y_1_6gf", "regnet_y_32gf", "regnet_y_3_2gf", "regnet_y_400mf",
+    "regnet_y_800mf", "regnet_y_8gf", "ShuffleNetV2", "shufflenet_v2_x0_5", "shufflenet_v2_x1_0", "shufflenet_v2_x1_5", "shufflenet_v2_x2_0",
+    "MaxVit", "maxvit_t", "SwinTransformer", "swin_b", "swin_s", "swin_t", "swin_v2_b", "swin_v2_s", "swin_v2_t", *CLASSES,
 ]  # fmt: skip
 
 globals().update(CLASSES)

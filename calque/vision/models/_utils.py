@@ -6,12 +6,15 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from calque import functional as T
 from calque import nn
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.tensor import Tensor
 
-__all__ = ["IntermediateLayerGetter"]
+__all__ = ["IntermediateLayerGetter", "relative_places"]
 
 
 class IntermediateLayerGetter(nn.ModuleDict):
@@ -47,3 +50,18 @@ class IntermediateLayerGetter(nn.ModuleDict):
             if name in self.return_layers:
                 found[self.return_layers[name]] = x
         return found
+
+
+def relative_places(*sizes: int) -> Tensor:
+    """Which row of a table of biases belongs to two places of a window of these sides: (n, n) of int64, n their product.
+
+    The table has a row for each way in which two places can lie apart, (2 size - 1) along each side, the last side the fastest.
+
+    >>> relative_places(1, 2).tolist()
+    [[1, 0], [2, 1]]
+    """
+    places = np.indices(sizes).reshape(len(sizes), -1)
+    rows: Any = 0
+    for along, size in zip(places[:, :, None] - places[:, None, :], sizes):
+        rows = rows * (2 * size - 1) + along + size - 1
+    return T.tensor(rows.astype(np.int64))  # type: ignore[no-any-return]

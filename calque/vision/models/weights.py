@@ -42,11 +42,50 @@ efficientnet_v2_m EfficientNet_V2_M IMAGENET1K_V1* efficientnet_v2_m-dc08266a.pt
 efficientnet_v2_s EfficientNet_V2_S IMAGENET1K_V1* efficientnet_v2_s-dd5fe13b.pth 384 384
 googlenet GoogLeNet IMAGENET1K_V1* googlenet-1378be20.pth 224 256
 inception_v3 Inception_V3 IMAGENET1K_V1* inception_v3_google-0cc3c7bd.pth 299 342
+maxvit_t MaxVit_T IMAGENET1K_V1* maxvit_t-bc5ab103.pth 224 224 bicubic
+mnasnet0_5 MNASNet0_5 IMAGENET1K_V1* mnasnet0.5_top1_67.823-3ffadce67e.pth 224 256
+mnasnet0_75 MNASNet0_75 IMAGENET1K_V1* mnasnet0_75-7090bc5f.pth 224 232
+mnasnet1_0 MNASNet1_0 IMAGENET1K_V1* mnasnet1.0_top1_73.512-f206786ef8.pth 224 256
+mnasnet1_3 MNASNet1_3 IMAGENET1K_V1* mnasnet1_3-a4c69d6f.pth 224 232
 mobilenet_v2 MobileNet_V2 IMAGENET1K_V1 mobilenet_v2-b0353104.pth 224 256
 mobilenet_v2 MobileNet_V2 IMAGENET1K_V2* mobilenet_v2-7ebf99e0.pth 224 232
 mobilenet_v3_large MobileNet_V3_Large IMAGENET1K_V1 mobilenet_v3_large-8738ca79.pth 224 256
 mobilenet_v3_large MobileNet_V3_Large IMAGENET1K_V2* mobilenet_v3_large-5c1a4163.pth 224 232
 mobilenet_v3_small MobileNet_V3_Small IMAGENET1K_V1* mobilenet_v3_small-047dcff4.pth 224 256
+regnet_x_16gf RegNet_X_16GF IMAGENET1K_V1 regnet_x_16gf-2007eb11.pth 224 256
+regnet_x_16gf RegNet_X_16GF IMAGENET1K_V2* regnet_x_16gf-ba3796d7.pth 224 232
+regnet_x_1_6gf RegNet_X_1_6GF IMAGENET1K_V1 regnet_x_1_6gf-e3633e7f.pth 224 256
+regnet_x_1_6gf RegNet_X_1_6GF IMAGENET1K_V2* regnet_x_1_6gf-a12f2b72.pth 224 232
+regnet_x_32gf RegNet_X_32GF IMAGENET1K_V1 regnet_x_32gf-9d47f8d0.pth 224 256
+regnet_x_32gf RegNet_X_32GF IMAGENET1K_V2* regnet_x_32gf-6eb8fdc6.pth 224 232
+regnet_x_3_2gf RegNet_X_3_2GF IMAGENET1K_V1 regnet_x_3_2gf-f342aeae.pth 224 256
+regnet_x_3_2gf RegNet_X_3_2GF IMAGENET1K_V2* regnet_x_3_2gf-7071aa85.pth 224 232
+regnet_x_400mf RegNet_X_400MF IMAGENET1K_V1 regnet_x_400mf-adf1edd5.pth 224 256
+regnet_x_400mf RegNet_X_400MF IMAGENET1K_V2* regnet_x_400mf-62229a5f.pth 224 232
+regnet_x_800mf RegNet_X_800MF IMAGENET1K_V1 regnet_x_800mf-ad17e45c.pth 224 256
+regnet_x_800mf RegNet_X_800MF IMAGENET1K_V2* regnet_x_800mf-94a99ebd.pth 224 232
+regnet_x_8gf RegNet_X_8GF IMAGENET1K_V1 regnet_x_8gf-03ceed89.pth 224 256
+regnet_x_8gf RegNet_X_8GF IMAGENET1K_V2* regnet_x_8gf-2b70d774.pth 224 232
+regnet_y_128gf RegNet_Y_128GF IMAGENET1K_SWAG_E2E_V1* regnet_y_128gf_swag-c8ce3e52.pth 384 384 bicubic
+regnet_y_128gf RegNet_Y_128GF IMAGENET1K_SWAG_LINEAR_V1 regnet_y_128gf_lc_swag-cbe8ce12.pth 224 224 bicubic
+regnet_y_16gf RegNet_Y_16GF IMAGENET1K_V1 regnet_y_16gf-9e6ed7dd.pth 224 256
+regnet_y_16gf RegNet_Y_16GF IMAGENET1K_V2* regnet_y_16gf-3e4a00f9.pth 224 232
+regnet_y_16gf RegNet_Y_16GF IMAGENET1K_SWAG_E2E_V1 regnet_y_16gf_swag-43afe44d.pth 384 384 bicubic
+regnet_y_16gf RegNet_Y_16GF IMAGENET1K_SWAG_LINEAR_V1 regnet_y_16gf_lc_swag-f3ec0043.pth 224 224 bicubic
+regnet_y_1_6gf RegNet_Y_1_6GF IMAGENET1K_V1 regnet_y_1_6gf-b11a554e.pth 224 256
+regnet_y_1_6gf RegNet_Y_1_6GF IMAGENET1K_V2* regnet_y_1_6gf-0d7bc02a.pth 224 232
+regnet_y_32gf RegNet_Y_32GF IMAGENET1K_V1 regnet_y_32gf-4dee3f7a.pth 224 256
+regnet_y_32gf RegNet_Y_32GF IMAGENET1K_V2* regnet_y_32gf-8db6d4b5.pth 224 232
+regnet_y_32gf RegNet_Y_32GF IMAGENET1K_SWAG_E2E_V1 regnet_y_32gf_swag-04fdfa75.pth 384 384 bicubic
+regnet_y_32gf RegNet_Y_32GF IMAGENET1K_SWAG_LINEAR_V1 regnet_y_32gf_lc_swag-e1583746.pth 224 224 bicubic
+regnet_y_3_2gf RegNet_Y_3_2GF IMAGENET1K_V1 regnet_y_3_2gf-b5a9779c.pth 224 256
+regnet_y_3_2gf RegNet_Y_3_2GF IMAGENET1K_V2* regnet_y_3_2gf-9180c971.pth 224 232
+regnet_y_400mf RegNet_Y_400MF IMAGENET1K_V1 regnet_y_400mf-c65dace8.pth 224 256
+regnet_y_400mf RegNet_Y_400MF IMAGENET1K_V2* regnet_y_400mf-e6988f5f.pth 224 232
+regnet_y_800mf RegNet_Y_800MF IMAGENET1K_V1 regnet_y_800mf-1b27b58c.pth 224 256
+regnet_y_800mf RegNet_Y_800MF IMAGENET1K_V2* regnet_y_800mf-58fc7688.pth 224 232
+regnet_y_8gf RegNet_Y_8GF IMAGENET1K_V1 regnet_y_8gf-d0d0e4a8.pth 224 256
+regnet_y_8gf RegNet_Y_8GF IMAGENET1K_V2* regnet_y_8gf-dc2b1b54.pth 224 232
 resnet101 ResNet101 IMAGENET1K_V1 resnet101-63fe2227.pth 224 256
 resnet101 ResNet101 IMAGENET1K_V2* resnet101-cd907fc2.pth 224 232
 resnet152 ResNet152 IMAGENET1K_V1 resnet152-394f9c45.pth 224 256
@@ -60,8 +99,18 @@ resnext101_32x8d ResNeXt101_32X8D IMAGENET1K_V2* resnext101_32x8d-110c445d.pth 2
 resnext101_64x4d ResNeXt101_64X4D IMAGENET1K_V1* resnext101_64x4d-173b62eb.pth 224 232
 resnext50_32x4d ResNeXt50_32X4D IMAGENET1K_V1 resnext50_32x4d-7cdf4587.pth 224 256
 resnext50_32x4d ResNeXt50_32X4D IMAGENET1K_V2* resnext50_32x4d-1a0047aa.pth 224 232
+shufflenet_v2_x0_5 ShuffleNet_V2_X0_5 IMAGENET1K_V1* shufflenetv2_x0.5-f707e7126e.pth 224 256
+shufflenet_v2_x1_0 ShuffleNet_V2_X1_0 IMAGENET1K_V1* shufflenetv2_x1-5666bf0f80.pth 224 256
+shufflenet_v2_x1_5 ShuffleNet_V2_X1_5 IMAGENET1K_V1* shufflenetv2_x1_5-3c479a10.pth 224 232
+shufflenet_v2_x2_0 ShuffleNet_V2_X2_0 IMAGENET1K_V1* shufflenetv2_x2_0-8be3c8ee.pth 224 232
 squeezenet1_0 SqueezeNet1_0 IMAGENET1K_V1* squeezenet1_0-b66bff10.pth 224 256
 squeezenet1_1 SqueezeNet1_1 IMAGENET1K_V1* squeezenet1_1-b8a52dc0.pth 224 256
+swin_b Swin_B IMAGENET1K_V1* swin_b-68c6b09e.pth 224 238 bicubic
+swin_s Swin_S IMAGENET1K_V1* swin_s-5e29d889.pth 224 246 bicubic
+swin_t Swin_T IMAGENET1K_V1* swin_t-704ceda3.pth 224 232 bicubic
+swin_v2_b Swin_V2_B IMAGENET1K_V1* swin_v2_b-781e5279.pth 256 272 bicubic
+swin_v2_s Swin_V2_S IMAGENET1K_V1* swin_v2_s-637d8ceb.pth 256 260 bicubic
+swin_v2_t Swin_V2_T IMAGENET1K_V1* swin_v2_t-b137f0e2.pth 256 260 bicubic
 vgg11 VGG11 IMAGENET1K_V1* vgg11-8a719046.pth 224 256
 vgg11_bn VGG11_BN IMAGENET1K_V1* vgg11_bn-6002323d.pth 224 256
 vgg13 VGG13 IMAGENET1K_V1* vgg13-19584684.pth 224 256
