@@ -25,7 +25,8 @@ SCORED: dict[str, Any] = {
     "efficientnet_v2_s": 64, "googlenet": 64, "inception_v3": 80, "convnext_tiny": 64, "resnext50_32x4d": 64, "alexnet": 64,
     "vit_b_32": 224, "densenet121": 64, "efficientnet_b5": 64, "shufflenet_v2_x0_5": 64, "shufflenet_v2_x1_5": 64, "mnasnet0_75": 64,
     "mnasnet1_3": 64, "regnet_y_400mf": 64, "regnet_x_1_6gf": 64,
-    "swin_t": 72, "swin_v2_t": 88, "maxvit_t": 224,
+    "swin_t": 72, "swin_v2_t": 88, "maxvit_t": 224, "fcn_resnet50": (48, 64), "deeplabv3_resnet50": (48, 64),
+    "deeplabv3_mobilenet_v3_large": (64, 96), "lraspp_mobilenet_v3_large": (64, 96),
 }  # fmt: skip
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ import calque
 from calque.base.errors import CheckpointError, CheckpointNotFoundError, StateDictError
 from calque.io import fetch
 from calque.vision import models
-from tests.vision.model_cases import FILE, SCORED, layout, made, scores
+from calque.vision.models.weights import CLASSES
+from tests.vision.model_cases import FILE, SCORED, layout, made, scores, spaces
 
 EXPECTED = json.loads(FILE.read_text())
 QUICK = ("squeezenet1_1", "mobilenet_v3_small", "mobilenet_v2", "efficientnet_b0")  # to make
@@ -41,12 +44,16 @@ def test_models_are_those_of_torchvision(name: str) -> None:
 
 
 def test_every_name_of_weights_has_a_model_and_a_hash() -> None:
-    kinds = {name: kind for name, kind in vars(models).items() if name.endswith("_Weights")}
-    assert len(kinds) > 45 and len(EXPECTED) > 45
-    for name, kind in kinds.items():
-        assert callable(getattr(models, name[: -len("_Weights")].lower())), name
+    kinds = [(space, name, kind) for space in spaces(models) for name, kind in vars(space).items() if name.endswith("_Weights")]
+    assert len(kinds) > 80 and len(EXPECTED) > 80
+    assert {kind for _, _, kind in kinds} == set(CLASSES.values())
+    for space, name, kind in kinds:
+        made = name[: -len("_Weights")].lower()
+        assert callable(getattr(space, made)) and name in space.__all__ and models.get_model_weights(made) is kind, name
+        assert getattr(sys.modules[models.get_model_builder(made).__module__], name) is kind
         for member in kind:
-            assert member.url.startswith("https://") and len(member.url.rpartition("-")[2]) == 8 + len(".pth")
+            assert re.fullmatch(r"https://download\.pytorch\.org/models/\S+-[0-9a-f]{8,10}\.pth", member.url) and callable(member.transforms())
+            assert models.get_weight(f"{name}.{member.name}") is member
     seen = models.ResNet50_Weights.DEFAULT.transforms()(calque.zeros(3, 300, 260, dtype=calque.uint8))  # type: ignore[attr-defined]
     assert seen.shape == (3, 224, 224) and seen.dtype is calque.float32
 

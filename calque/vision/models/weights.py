@@ -13,6 +13,7 @@ from calque.io import load
 from calque.io.fetch import cached_url
 from calque.io.weights import file_of, is_place, named_tensors, read_weights
 from calque.vision.transforms import CenterCrop, Compose, ConvertImageDtype, InterpolationMode, Normalize, Resize
+from calque.vision.transforms._presets import OpticalFlow, SemanticSegmentation, VideoClassification
 from calque.vision.transforms.functional import pil_to_tensor
 
 _PLACE = "https://download.pytorch.org/models/"
@@ -135,10 +136,42 @@ wide_resnet101_2 Wide_ResNet101_2 IMAGENET1K_V2* wide_resnet101_2-d733dc28.pth 2
 wide_resnet50_2 Wide_ResNet50_2 IMAGENET1K_V1 wide_resnet50_2-95faca4d.pth 224 256
 wide_resnet50_2 Wide_ResNet50_2 IMAGENET1K_V2* wide_resnet50_2-9ba9bcbe.pth 224 232
 """
+# The same for other tasks, whose columns behind the file are the task and what its preset wants: the shorter side; the crop, the sides before and
+# whose mean and deviation of colours; nothing.
+_TASKS = """
+deeplabv3_mobilenet_v3_large DeepLabV3_MobileNet_V3_Large COCO_WITH_VOC_LABELS_V1* deeplabv3_mobilenet_v3_large-fc3c493d.pth segmentation 520
+deeplabv3_resnet101 DeepLabV3_ResNet101 COCO_WITH_VOC_LABELS_V1* deeplabv3_resnet101_coco-586e9e4e.pth segmentation 520
+deeplabv3_resnet50 DeepLabV3_ResNet50 COCO_WITH_VOC_LABELS_V1* deeplabv3_resnet50_coco-cd0a2569.pth segmentation 520
+fcn_resnet101 FCN_ResNet101 COCO_WITH_VOC_LABELS_V1* fcn_resnet101_coco-7ecb50ca.pth segmentation 520
+fcn_resnet50 FCN_ResNet50 COCO_WITH_VOC_LABELS_V1* fcn_resnet50_coco-1167a1af.pth segmentation 520
+lraspp_mobilenet_v3_large LRASPP_MobileNet_V3_Large COCO_WITH_VOC_LABELS_V1* lraspp_mobilenet_v3_large-d234d4ea.pth segmentation 520
+mc3_18 MC3_18 KINETICS400_V1* mc3_18-a90a0ba3.pth video 112 128x171 kinetics
+mvit_v1_b MViT_V1_B KINETICS400_V1* mvit_v1_b-dbeb1030.pth video 224 256 middle
+mvit_v2_s MViT_V2_S KINETICS400_V1* mvit_v2_s-ae3be167.pth video 224 256 middle
+r2plus1d_18 R2Plus1D_18 KINETICS400_V1* r2plus1d_18-91a641e6.pth video 112 128x171 kinetics
+r3d_18 R3D_18 KINETICS400_V1* r3d_18-b3b3357e.pth video 112 128x171 kinetics
+s3d S3D KINETICS400_V1* s3d-d76dad2f.pth video 224 256x256 kinetics
+swin3d_b Swin3D_B KINETICS400_V1* swin3d_b_1k-24f7c7c6.pth video 224 256 imagenet
+swin3d_b Swin3D_B KINETICS400_IMAGENET22K_V1 swin3d_b_22k-7c6ae6fa.pth video 224 256 imagenet
+swin3d_s Swin3D_S KINETICS400_V1* swin3d_s-da41c237.pth video 224 256 imagenet
+swin3d_t Swin3D_T KINETICS400_V1* swin3d_t-7615ae03.pth video 224 256 imagenet
+raft_large Raft_Large C_T_V1 raft_large_C_T_V1-22a6c225.pth flow
+raft_large Raft_Large C_T_V2 raft_large_C_T_V2-1bb1363a.pth flow
+raft_large Raft_Large C_T_SKHT_V1 raft_large_C_T_SKHT_V1-0b8c9e55.pth flow
+raft_large Raft_Large C_T_SKHT_V2* raft_large_C_T_SKHT_V2-ff5fadd5.pth flow
+raft_large Raft_Large C_T_SKHT_K_V1 raft_large_C_T_SKHT_K_V1-4a6a5039.pth flow
+raft_large Raft_Large C_T_SKHT_K_V2 raft_large_C_T_SKHT_K_V2-b5c70766.pth flow
+raft_small Raft_Small C_T_V1 raft_small_C_T_V1-ad48884c.pth flow
+raft_small Raft_Small C_T_V2* raft_small_C_T_V2-01064c6d.pth flow
+"""
+_COLOURS: dict[str, Any] = {
+    "kinetics": {}, "middle": {"mean": (0.45, 0.45, 0.45), "std": (0.225, 0.225, 0.225)},
+    "imagenet": {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
+}  # fmt: skip
 
 
 class Weights(enum.Enum):
-    """Trained weights by name. A value is (file, crop, side, interpolation)."""
+    """Trained weights by name. A value is (file, crop, side, interpolation), or (file, task, what its preset wants)."""
 
     @property
     def url(self) -> str:
@@ -150,8 +183,16 @@ class Weights(enum.Enum):
         return load(cached_url(self.url), map_location="cpu")
 
     def transforms(self) -> Any:
-        """What an image, of Pillow's or a tensor, becomes before the model sees it."""
-        _, crop, side, mode = self.value
+        """What an image, of Pillow's or a tensor, becomes before the model sees it; or what a video or two images become."""
+        task, *wanted = self.value[1:]
+        if task == "segmentation":
+            return SemanticSegmentation(resize_size=int(wanted[0]))
+        if task == "video":
+            crop, sides, colours = wanted
+            return VideoClassification(crop_size=[int(crop)] * 2, resize_size=[int(side) for side in sides.split("x")], **_COLOURS[colours])
+        if task == "flow":
+            return OpticalFlow()
+        crop, side, mode = self.value[1:]
         first: list[Any] = [Resize(side, InterpolationMode(mode)), CenterCrop(crop), _as_tensor, ConvertImageDtype(dt.float32)]
         return Compose([*first, Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])])
 
@@ -164,11 +205,13 @@ def _read() -> tuple[dict[str, Any], dict[str, Any]]:
     """(classes by their name, class by its model's name)."""
     members: dict[str, dict[str, Any]] = {}
     models: dict[str, str] = {}
-    for line in _TABLE.split("\n"):
+    for line in (_TABLE + _TASKS).split("\n"):
         if not line:
             continue
-        model, name, version, file, crop, side, *mode = line.split(" ")
-        value = file, int(crop), int(side), mode[0] if mode else "bilinear"
+        model, name, version, file, *wanted = line.split(" ")
+        value: tuple[Any, ...] = (file, *wanted)
+        if wanted[0].isdigit():
+            value = file, int(wanted[0]), int(wanted[1]), wanted[2] if len(wanted) > 2 else "bilinear"
         found = members.setdefault(f"{name}_Weights", {})
         found[version.rstrip("*")] = value
         if version.endswith("*"):
@@ -205,8 +248,9 @@ _WEIGHTS_TEXT = """
     """
 
 
-def maker(name: str, build: Callable[..., Any], text: str) -> Any:
-    """The function that makes a model by its name, with trained weights if they are asked for."""
+def maker(name: str, build: Callable[..., Any], text: str, fit: Callable[[Any, Any], Any] | None = None) -> Any:
+    """The function that makes a model by its name, with trained weights if they are asked for. fit: (options, state dict) -> the options of the model
+    that these weights belong to; None: those that were given."""
 
     def make(*, weights: Any = None, pretrained: bool = False, progress: bool = True, **options: Any) -> Any:
         chosen = next(iter(WEIGHTS_OF[name])) if pretrained and weights is None and name in WEIGHTS_OF else weights
@@ -216,7 +260,7 @@ def maker(name: str, build: Callable[..., Any], text: str) -> Any:
         aux = options.get("aux_logits")
         if name in ("googlenet", "inception_v3"):
             options = {"transform_input": True, "init_weights": False, **options, "aux_logits": any(key.lower().startswith("aux") for key in state)}
-        model = build(**options)
+        model = build(**(options if fit is None else fit(options, state)))
         model.load_state_dict(state)
         if name == "googlenet" and not aux:
             model.aux_logits, model.aux1, model.aux2 = False, None, None
