@@ -27,6 +27,8 @@ SCORED: dict[str, Any] = {
     "mnasnet1_3": 64, "regnet_y_400mf": 64, "regnet_x_1_6gf": 64,
     "swin_t": 72, "swin_v2_t": 88, "maxvit_t": 224, "fcn_resnet50": (48, 64), "deeplabv3_resnet50": (48, 64),
     "deeplabv3_mobilenet_v3_large": (64, 96), "lraspp_mobilenet_v3_large": (64, 96),
+    "r3d_18": (8, 48, 48), "mc3_18": (8, 48, 48), "r2plus1d_18": (8, 48, 48), "mvit_v1_b": (16, 224, 224), "mvit_v2_s": (16, 224, 224),
+    "s3d": (16, 224, 224), "swin3d_t": (18, 72, 72), "raft_small": (128, 136), "raft_large": (136, 128),
 }  # fmt: skip
 
 
@@ -67,8 +69,8 @@ def scores(torch: Any, model: Any, size: Any) -> list[float]:
     shape = (1, 3, size, size) if isinstance(size, int) else (1, 3, *size)
     x = torch.tensor(np.sin(np.arange(np.prod(shape)) * 0.37).reshape(shape).astype(np.float32))
     with torch.no_grad():
-        out = model(x)
-    found = [v.flatten() for v in out.values()] if isinstance(out, dict) else [out[0, :6]]
+        out = model(x, -x, num_flow_updates=3) if type(model).__name__ == "RAFT" else model(x)
+    found = [v.flatten() for v in (out.values() if isinstance(out, dict) else out)] if isinstance(out, (dict, list)) else [out[0, :6]]
     return [float(v) for row in found for v in row[:: max(1, len(row) // 6)][:6]]
 
 

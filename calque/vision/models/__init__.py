@@ -3,7 +3,7 @@
 import sys
 
 from calque.functional.blame import publish as _publish
-from calque.vision.models import feature_extraction, segmentation
+from calque.vision.models import feature_extraction, optical_flow, segmentation, video
 from calque.vision.models.alexnet import AlexNet, SqueezeNet, alexnet, squeezenet1_0, squeezenet1_1
 from calque.vision.models.densenet import DenseNet, densenet121, densenet161, densenet169, densenet201
 from calque.vision.models.efficientnet import (
@@ -95,12 +95,12 @@ __all__ = [
     "mnasnet0_75", "mnasnet1_0", "mnasnet1_3", "RegNet", "regnet_x_16gf", "regnet_x_1_6gf", "regnet_x_32gf", "regnet_x_3_2gf", "regnet_x_400mf",
     "regnet_x_800mf", "regnet_x_8gf", "regnet_y_128gf", "regnet_y_16gf", "regnet_y_1_6gf", "regnet_y_32gf", "regnet_y_3_2gf", "regnet_y_400mf",
     "regnet_y_800mf", "regnet_y_8gf", "ShuffleNetV2", "shufflenet_v2_x0_5", "shufflenet_v2_x1_0", "shufflenet_v2_x1_5", "shufflenet_v2_x2_0",
-    "MaxVit", "maxvit_t", "SwinTransformer", "swin_b", "swin_s", "swin_t", "swin_v2_b", "swin_v2_s", "swin_v2_t", "segmentation",
-    *_CLASSES,
+    "MaxVit", "maxvit_t", "SwinTransformer", "swin_b", "swin_s", "swin_t", "swin_v2_b", "swin_v2_s", "swin_v2_t", "optical_flow",
+    "segmentation", "video", *_CLASSES,
 ]  # fmt: skip
 
 globals().update(_CLASSES)
 give_weights_to_modules()
 
-for _package in (segmentation, sys.modules[__name__]):
+for _package in (segmentation, video, optical_flow, sys.modules[__name__]):
     _publish(_package)
