@@ -14,8 +14,8 @@ from calque.base.text import nearest, shown, type_name
 from calque.vision import models
 
 # Those that take images of any size and give one row of scores.
-_OTHERS = ("googlenet", "inception_v3", "unet")
-_NAMES = [n for n in models.__all__ if n.islower() and callable(getattr(models, n)) and n not in _OTHERS and not n.startswith("vit_")]
+_OTHERS = ("googlenet", "inception_v3", "maxvit_t", "unet")
+_NAMES = [n for n in models.list_models(module=models) if n not in _OTHERS and not n.startswith("vit_")]
 IMAGE_MODELS = ("cnn", *sorted(_NAMES, key=lambda n: (not n.startswith("mobilenet"), n)))
 TABLE_MODELS = ("mlp", "linear")
 TABLES = (".csv", ".tsv", ".parquet")

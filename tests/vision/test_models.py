@@ -19,7 +19,7 @@ from calque.vision.models.weights import CLASSES
 from tests.vision.model_cases import FILE, SCORED, layout, made, scores, spaces
 
 EXPECTED = json.loads(FILE.read_text())
-QUICK = ("squeezenet1_1", "mobilenet_v3_small", "mobilenet_v2", "efficientnet_b0")  # to make
+QUICK = ("squeezenet1_1", "mobilenet_v3_small", "mobilenet_v2", "efficientnet_b0", "shufflenet_v2_x0_5", "mnasnet0_5", "raft_small")  # to make
 
 
 def check(name: str, score: bool = True) -> None:
