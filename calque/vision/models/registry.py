@@ -91,7 +91,8 @@ def give_weights_to_modules() -> None:
     for module in [m for name, m in sys.modules.items() if name.startswith(f"{__package__}.")]:  # the package has models under some of these names
         for name, value in list(vars(module).items()):
             if MAKERS.get(name) is value:
-                value.__module__ = module.__name__
+                if not hasattr(module, "__path__") and name in getattr(module, "__all__", [name]):  # not those that have it from another
+                    value.__module__ = module.__name__
                 if name in WEIGHTS_OF:
                     setattr(module, WEIGHTS_OF[name].__name__, WEIGHTS_OF[name])
                     vars(module).get("__all__", []).append(WEIGHTS_OF[name].__name__)

@@ -149,9 +149,10 @@ class ShiftedWindowAttentionV2(ShiftedWindowAttention):
     """`ShiftedWindowAttention` whose scores are cosines, and whose biases a small network computes from how far places lie apart."""
 
     def __init__(
-        self, dim: int, window_size: Sequence[int], shift_size: Sequence[int], num_heads: int, qkv_bias: bool = True, **options: Any
-    ) -> None:
-        super().__init__(dim, window_size, shift_size, num_heads, qkv_bias, **options)
+        self, dim: int, window_size: Sequence[int], shift_size: Sequence[int], num_heads: int, qkv_bias: bool = True, proj_bias: bool = True,
+        attention_dropout: float = 0.0, dropout: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__(dim, window_size, shift_size, num_heads, qkv_bias, proj_bias, attention_dropout, dropout)
         self.logit_scale = nn.Parameter(T.full((num_heads, 1, 1), math.log(10.0)))
         self.cpb_mlp = nn.Sequential(nn.Linear(2, 512), nn.ReLU(inplace=True), nn.Linear(512, num_heads, bias=False))
         if qkv_bias:
@@ -227,8 +228,14 @@ class SwinTransformerBlock(nn.Module):
 class SwinTransformerBlockV2(SwinTransformerBlock):
     """`SwinTransformerBlock` with the norms behind the attention and the perceptron, and attention by `ShiftedWindowAttentionV2`."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{"attn_layer": ShiftedWindowAttentionV2, **options})
+    def __init__(
+        self, dim: int, num_heads: int, window_size: Sequence[int], shift_size: Sequence[int], mlp_ratio: float = 4.0, dropout: float = 0.0,
+        attention_dropout: float = 0.0, stochastic_depth_prob: float = 0.0, norm_layer: Layers = nn.LayerNorm,
+        attn_layer: Layers = ShiftedWindowAttentionV2,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            dim, num_heads, window_size, shift_size, mlp_ratio, dropout, attention_dropout, stochastic_depth_prob, norm_layer, attn_layer
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's result."""

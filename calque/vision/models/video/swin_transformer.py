@@ -23,7 +23,7 @@ Layers = Callable[..., nn.Module]
 
 
 @wrap
-def shifted_window_attention_3d(
+def attention_of_video(
     input: Tensor, qkv_weight: Tensor, proj_weight: Tensor, table: Tensor, places: Tensor, window_size: Sequence[int], num_heads: int,
     shift_size: Sequence[int], **options: Any,
 ) -> Tensor:  # fmt: skip
@@ -67,7 +67,7 @@ class ShiftedWindowAttention3d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The result of the attention."""
-        return shifted_window_attention_3d(
+        return attention_of_video(
             x, self.qkv.weight, self.proj.weight, self.relative_position_bias_table, self.relative_position_index, self.window_size,
             self.num_heads, self.shift_size, attention_dropout=self.attention_dropout, dropout=self.dropout, qkv_bias=self.qkv.bias,
             proj_bias=self.proj.bias, training=self.training,
