@@ -11,7 +11,8 @@ from calque.nn import functional as F
 from calque.tensor import Tensor
 
 __all__ = [
-    "MLP", "Conv2dNormActivation", "FrozenBatchNorm2d", "Permute", "SqueezeExcitation", "StochasticDepth", "sigmoid_focal_loss", "stochastic_depth",
+    "MLP", "Conv2dNormActivation", "Conv3dNormActivation", "FrozenBatchNorm2d", "Permute", "SqueezeExcitation", "StochasticDepth",
+    "sigmoid_focal_loss", "stochastic_depth",
 ]  # fmt: skip
 
 
@@ -24,6 +25,9 @@ class FrozenBatchNorm2d(nn.Module):
         for name, value in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)):
             self.register_buffer(name, T.full((num_features,), value))
 
+    def _upgrade_state_dict(self, entries: Any, prefix: str, version: int | None) -> None:
+        entries.pop(f"{prefix}num_batches_tracked", None)  # of a batch norm that was trained
+
     def forward(self, x: Tensor) -> Tensor:
         """(x - mean) / sqrt(variance + eps) * weight + bias."""
         weight, bias, mean, variance = (getattr(self, n).reshape(1, -1, 1, 1) for n in ("weight", "bias", "running_mean", "running_var"))
@@ -35,22 +39,57 @@ class FrozenBatchNorm2d(nn.Module):
         return f"{self.weight.shape[0]}, eps={self.eps}"
 
 
+def _convolution(conv: Callable[..., nn.Module], in_channels: int, out_channels: int, kernel_size: Any, stride: Any, padding: Any, groups: int,
+                 norm_layer: Callable[..., nn.Module] | None, activation_layer: Callable[..., nn.Module] | None, dilation: Any,
+                 inplace: bool | None, bias: bool | None) -> list[nn.Module]:  # fmt: skip
+    """A convolution with its normalisation and activation, where there are any. One size stands for all dims."""
+    if padding is None and isinstance(kernel_size, int) and isinstance(dilation, int):
+        padding = (kernel_size - 1) // 2 * dilation
+    elif padding is None:
+        dims = len(kernel_size if isinstance(kernel_size, Sequence) else dilation)
+        kernel_size, dilation = ((size,) * dims if isinstance(size, int) else tuple(size) for size in (kernel_size, dilation))
+        padding = tuple((size - 1) // 2 * spread for size, spread in zip(kernel_size, dilation, strict=True))
+    bias = norm_layer is None if bias is None else bias
+    layers = [conv(in_channels, out_channels, kernel_size, stride, padding, dilation=dilation, groups=groups, bias=bias)]
+    if norm_layer is not None:
+        layers.append(norm_layer(out_channels))
+    if activation_layer is not None:
+        layers.append(activation_layer(**({} if inplace is None else {"inplace": inplace})))
+    return layers
+
+
 class Conv2dNormActivation(nn.Sequential):
     """A convolution with `padding` for the same size, a normalisation and an activation."""
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: int = 3, stride: int = 1, padding: int | None = None, groups: int = 1,
+        self, in_channels: int, out_channels: int, kernel_size: Any = 3, stride: Any = 1, padding: Any = None, groups: int = 1,
         norm_layer: Callable[..., nn.Module] | None = nn.BatchNorm2d, activation_layer: Callable[..., nn.Module] | None = nn.ReLU,
-        dilation: int = 1, inplace: bool | None = True, bias: bool | None = None,
+        dilation: Any = 1, inplace: bool | None = True, bias: bool | None = None,
     ) -> None:  # fmt: skip
-        padding = (kernel_size - 1) // 2 * dilation if padding is None else padding
-        bias = norm_layer is None if bias is None else bias
-        layers: list[Any] = [nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, dilation=dilation, groups=groups, bias=bias)]
-        if norm_layer is not None:
-            layers.append(norm_layer(out_channels))
-        if activation_layer is not None:
-            layers.append(activation_layer(**({} if inplace is None else {"inplace": inplace})))
-        super().__init__(*layers)
+        shared = (kernel_size, stride, padding, groups, norm_layer, activation_layer, dilation, inplace, bias)
+        super().__init__(*_convolution(nn.Conv2d, in_channels, out_channels, *shared))
+        self.out_channels = out_channels
+
+
+class Conv3dNormActivation(nn.Sequential):
+    """`Conv2dNormActivation` of volumes: (N, in_channels, D, H, W) -> (N, out_channels, D / stride, H / stride, W / stride).
+
+    kernel_size, stride, padding, dilation: one number or three; padding None keeps the size, but for the stride. norm_layer, activation_layer: make
+    the layers behind the convolution, None leaves them out. inplace: given to the activation unless it is None. bias: of the convolution, by default
+    where there is no normalisation.
+
+    >>> import calque
+    >>> calque.vision.ops.Conv3dNormActivation(2, 4, (3, 1, 1), stride=2)(calque.randn(2, 2, 6, 6, 6)).shape
+    torch.Size([2, 4, 3, 3, 3])
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: Any = 3, stride: Any = 1, padding: Any = None, groups: int = 1,
+        norm_layer: Callable[..., nn.Module] | None = nn.BatchNorm3d, activation_layer: Callable[..., nn.Module] | None = nn.ReLU,
+        dilation: Any = 1, inplace: bool | None = True, bias: bool | None = None,
+    ) -> None:  # fmt: skip
+        shared = (kernel_size, stride, padding, groups, norm_layer, activation_layer, dilation, inplace, bias)
+        super().__init__(*_convolution(nn.Conv3d, in_channels, out_channels, *shared))
         self.out_channels = out_channels
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from calque import functional as T
@@ -19,7 +20,7 @@ from calque.tensor import Tensor
 __all__ = ["DeformConv2d", "RoIAlign", "deform_conv2d", "roi_align"]
 
 
-def _by_image(op: str, input: Tensor, boxes: Any) -> list[tuple[int, Any, Tensor]]:
+def by_image(op: str, input: Tensor, boxes: Any) -> list[tuple[int, Any, Tensor]]:
     """(image, places of its regions among all, their corners) for (K, 5) rows that begin with the image, or a list of (L, 4) for each image."""
     if input.ndim != 4:
         raise ShapeError(f"[{op}] expected input (N, C, H, W), got shape {tuple(input.shape)}")
@@ -59,6 +60,26 @@ def _weights(first: Tensor, last: Tensor, bins: int, size: int, ratio: int, alig
     return (near * counted[..., None]).sum(2) / T.clamp(counts, min=1.0)[:, None, None]
 
 
+def weighted(op: str, input: Tensor, boxes: Any, output_size: Any, parts: Callable[..., tuple[Tensor, Tensor]]) -> Tensor:
+    """(K, C, *output_size): weighted sums of the rows and the columns of each region. `parts(corners, rows, columns, height, width)` gives the part
+    that each row (K, rows, height) and each column (K, columns, width) of the input has in them."""
+    rows, columns = sizes(op, "output_size", output_size, 2, 1)
+    _, channels, height, width = input.shape if input.ndim == 4 else (0, 0, 0, 0)
+    found, order = [], []
+    for image, places, corners in by_image(op, input, boxes):
+        if not len(places):
+            continue
+        with no_grad():
+            down, across = parts(corners.detach().to(input.dtype), rows, columns, height, width)
+        strips = down.reshape(-1, height) @ input[image].permute(1, 0, 2).reshape(height, channels * width)
+        strips = strips.reshape(len(places), rows * channels, width) @ across.mT
+        found.append(strips.reshape(len(places), rows, channels, columns).permute(0, 2, 1, 3))
+        order += places
+    if not found:
+        return T.zeros(0, input.shape[1], rows, columns, dtype=input.dtype) * input.sum()
+    return T.cat(found)[T.argsort(T.tensor(order))]
+
+
 def roi_align(
     input: Tensor, boxes: Any, output_size: Any, spatial_scale: float = 1.0, sampling_ratio: int = -1, aligned: bool = False
 ) -> Tensor:
@@ -74,23 +95,12 @@ def roi_align(
     tensor([[[[ 2.5000,  4.5000],
               [10.5000, 12.5000]]]])
     """
-    rows, columns = sizes("roi_align", "output_size", output_size, 2, 1)
-    _, channels, height, width = input.shape if input.ndim == 4 else (0, 0, 0, 0)
-    found, order = [], []
-    for image, places, corners in _by_image("roi_align", input, boxes):
-        if not len(places):
-            continue
-        with no_grad():
-            left, top, right, bottom = (corners.detach().to(input.dtype) * spatial_scale - (0.5 if aligned else 0.0)).unbind(1)
-            down = _weights(top, bottom, rows, height, sampling_ratio, aligned)
-            across = _weights(left, right, columns, width, sampling_ratio, aligned)
-        strips = down.reshape(-1, height) @ input[image].permute(1, 0, 2).reshape(height, channels * width)
-        strips = strips.reshape(len(places), rows * channels, width) @ across.mT
-        found.append(strips.reshape(len(places), rows, channels, columns).permute(0, 2, 1, 3))
-        order += places
-    if not found:
-        return T.zeros(0, input.shape[1], rows, columns, dtype=input.dtype) * input.sum()
-    return T.cat(found)[T.argsort(T.tensor(order))]
+    def parts(corners: Tensor, rows: int, columns: int, height: int, width: int) -> tuple[Tensor, Tensor]:
+        left, top, right, bottom = (corners * spatial_scale - (0.5 if aligned else 0.0)).unbind(1)
+        down = _weights(top, bottom, rows, height, sampling_ratio, aligned)
+        return down, _weights(left, right, columns, width, sampling_ratio, aligned)
+
+    return weighted("roi_align", input, boxes, output_size, parts)
 
 
 class RoIAlign(nn.Module):
