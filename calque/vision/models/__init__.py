@@ -3,7 +3,7 @@
 import sys
 
 from calque.functional.blame import publish as _publish
-from calque.vision.models import feature_extraction, optical_flow, segmentation, video
+from calque.vision.models import detection, feature_extraction, optical_flow, segmentation, video
 from calque.vision.models.alexnet import AlexNet, SqueezeNet, alexnet, squeezenet1_0, squeezenet1_1
 from calque.vision.models.densenet import DenseNet, densenet121, densenet161, densenet169, densenet201
 from calque.vision.models.efficientnet import (
@@ -85,7 +85,7 @@ _CLASSES = {kind.__name__: kind for name, kind in WEIGHTS_OF.items() if name in 
 __all__ = [
     "AlexNet", "BasicBlock", "Bottleneck", "ConvNeXt", "DenseNet", "EfficientNet", "GoogLeNet", "GoogLeNetOutputs", "Inception3",
     "InceptionOutputs", "MobileNetV2", "MobileNetV3", "ResNet", "SqueezeNet", "UNet", "VGG", "VisionTransformer", "alexnet", "convnext_base",
-    "convnext_large", "convnext_small", "convnext_tiny", "densenet121", "densenet161", "densenet169", "densenet201", "efficientnet_b0",
+    "convnext_large", "convnext_small", "convnext_tiny", "densenet121", "densenet161", "densenet169", "densenet201", "detection", "efficientnet_b0",
     "efficientnet_b1", "efficientnet_b2", "efficientnet_b3", "efficientnet_b4", "efficientnet_b5", "efficientnet_b6", "efficientnet_b7",
     "efficientnet_v2_l", "efficientnet_v2_m", "efficientnet_v2_s", "feature_extraction", "get_model", "get_model_builder", "get_model_weights",
     "get_weight", "googlenet", "inception_v3", "list_models", "mobilenet_v2", "mobilenet_v3_large", "mobilenet_v3_small", "resnet101",

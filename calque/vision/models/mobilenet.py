@@ -33,6 +33,7 @@ class InvertedResidual(nn.Module):
         norm = norm_layer or nn.BatchNorm2d
         hidden = round(inp * expand_ratio)
         self.stride, self.out_channels, self.use_res_connect = stride, oup, stride == 1 and inp == oup
+        self._is_cn = stride > 1  # where a stage ends, for detectors
         layers: list[nn.Module] = []
         if expand_ratio != 1:
             layers.append(Conv2dNormActivation(inp, hidden, 1, norm_layer=norm, activation_layer=nn.ReLU6))

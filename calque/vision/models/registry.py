@@ -10,7 +10,7 @@ from typing import Any
 
 from calque.base.errors import ArgumentError
 from calque.base.text import described, shown
-from calque.vision.models.weights import CLASSES, MAKERS, WEIGHTS_OF, Weights
+from calque.vision.models.weights import MAKERS, WEIGHTS_OF, Weights
 
 __all__ = ["get_model", "get_model_builder", "get_model_weights", "get_weight", "list_models"]
 
@@ -78,11 +78,12 @@ def get_weight(name: str) -> Any:
     True
     """
     kind, _, member = name.partition(".") if isinstance(name, str) else ("", "", "")
-    if kind not in CLASSES:
+    classes = {found.__name__: found for found in WEIGHTS_OF.values()}
+    if kind not in classes:
         raise ArgumentError(f"[get_weight] expected a name like 'ResNet50_Weights.IMAGENET1K_V2', got {described(name)}")
-    if member not in CLASSES[kind].__members__:
-        raise ArgumentError(f"[get_weight] expected one of {', '.join(CLASSES[kind].__members__)} of {kind}, got {described(member)}")
-    found: Weights = CLASSES[kind][member]
+    if member not in classes[kind].__members__:
+        raise ArgumentError(f"[get_weight] expected one of {', '.join(classes[kind].__members__)} of {kind}, got {described(member)}")
+    found: Weights = classes[kind][member]
     return found
 
 
