@@ -94,6 +94,20 @@ def results(torch: Any, model: Any) -> dict[str, Any]:
     return {"losses": losses, "found": rows}
 
 
+def trained(torch: Any, model: Any) -> dict[str, float]:
+    """Losses after two small steps of training: they say whether gradients are right."""
+    images, targets = scene(torch)
+    if "Keypoint" in type(model).__name__:
+        targets = [{**target, "labels": target["labels"].clamp(max=1)} for target in targets]
+    optimizer = torch.optim.SGD(model.train().parameters(), lr=2e-3)
+    for _ in range(2):
+        optimizer.zero_grad()
+        sum(model(images, targets).values()).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return {name: float(value) for name, value in model(images, targets).items()}
+
+
 def body(torch: Any, levels: int, widths: int = 16) -> Any:
     """A small giver of features, each half as large as the one before."""
     nn = torch.nn
@@ -221,7 +235,7 @@ def main() -> None:
     out: dict[str, Any] = {f"ops {name}": summary(f()) for name, f in functions(torch, tv.ops, tv.utils)}
     for name, make in small(torch, root):
         torch.manual_seed(0)
-        out[f"small {name}"] = results(torch, filled(torch, make()))
+        out[f"small {name}"] = {**results(torch, filled(torch, make())), "after": trained(torch, filled(torch, make()))}
     for name in NAMED:
         model = named(root, name)
         out[f"model {name}"] = [*layout(model), results(torch, filled(torch, model))]

@@ -11,6 +11,7 @@ import pytest
 import calque
 from calque.nn import functional as F
 from calque.vision import ops
+from calque.vision.ops import regions
 
 Array = np.ndarray[Any, Any]
 
@@ -46,8 +47,9 @@ def naive_align(x: Array, boxes: Array, size: tuple[int, int], scale: float, rat
 
 
 @pytest.mark.parametrize("aligned", [False, True])
-@pytest.mark.parametrize("ratio", [-1, 2])
-def test_regions_are_means_of_samples(rng: np.random.Generator, ratio: int, aligned: bool) -> None:
+@pytest.mark.parametrize(("ratio", "read"), [(-1, False), (2, False), (2, True)])
+def test_regions_are_means_of_samples(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, ratio: int, read: bool, aligned: bool) -> None:
+    monkeypatch.setattr(regions, "READ", 1e-9 if read else 10**9)
     x = rng.normal(size=(3, 2, 9, 7))
     corners = rng.uniform(-4, 22, size=(6, 2, 2))
     boxes = np.concatenate([np.array([[2, 0, 2, 1, 0, 2]]).T, np.sort(corners, 1).reshape(6, 4)], 1)
@@ -106,3 +108,54 @@ def test_taps_that_are_not_moved_are_a_convolution(rng: np.random.Generator) -> 
         layer(x, calque.zeros(2, 17, 5, 5))
     with pytest.raises(RuntimeError, match=r"\[deform_conv2d\] expected mask"):
         layer(x, offset, calque.zeros(2, 8, 5, 5))
+
+
+def bins_of(first: float, last: float, bins: int, size: int) -> list[range]:
+    """The elements of each bin of a row, as torchvision's kernels count them."""
+    step = max(last - first, 1.0) / bins
+    ends = [(math.floor(k * step + first), math.ceil((k + 1) * step + first)) for k in range(bins)]
+    return [range(min(max(a, 0), size), min(max(b, 0), size)) for a, b in ends]
+
+
+def test_pooled_regions_are_largest_elements_and_means(rng: np.random.Generator) -> None:
+    x = rng.normal(size=(2, 12, 9, 7))
+    boxes = np.concatenate([np.array([[1, 0, 1, 0]]).T, np.sort(rng.uniform(-3, 20, size=(4, 2, 2)), 1).reshape(4, 4)], 1)
+    largest, own, sampled_own = np.zeros((4, 12, 3, 2)), np.zeros((4, 2, 3, 2)), np.zeros((4, 2, 3, 2))
+    aligned = naive_align(x, boxes, (3, 2), 0.5, 2, True)
+    for k, (image, *corners) in enumerate(boxes):
+        left, top, right, bottom = (math.floor(c * 0.5 + 0.5) for c in corners)
+        rows, columns = bins_of(top, bottom + 1, 3, 9), bins_of(left, right + 1, 2, 7)
+        parts = bins_of(top, bottom, 3, 9), bins_of(left, right, 2, 7)
+        for i, j in np.ndindex(3, 2):
+            window = x[int(image)][:, rows[i]][:, :, columns[j]]
+            largest[k, :, i, j] = window.max((1, 2)) if window.size else 0
+            for c in range(2):
+                channel = (c * 3 + i) * 2 + j
+                part = x[int(image), channel][parts[0][i]][:, parts[1][j]]
+                own[k, c, i, j] = part.mean() if part.size else 0
+                sampled_own[k, c, i, j] = aligned[k, channel, i, j]
+    given, corners = calque.tensor(x), calque.tensor(boxes)
+    few = calque.tensor(x[:, :6, :5, :4], requires_grad=True)
+    for layer, want in (
+        (ops.RoIPool((3, 2), 0.5), largest), (ops.PSRoIPool((3, 2), 0.5), own), (ops.PSRoIAlign((3, 2), 0.5, 2), sampled_own),
+    ):  # fmt: skip
+        np.testing.assert_allclose(layer(given, corners).detach().numpy(), want, rtol=1e-9, atol=1e-12, err_msg=str(layer))
+        assert calque.autograd.gradcheck(lambda t, f=layer: f(t, corners), (few,))
+        assert tuple(layer(given, calque.zeros(0, 5)).shape) == (0, *want.shape[1:])
+    with pytest.raises(RuntimeError, match=r"\[ps_roi_pool\] expected a number of channels that 5 x 5 bins divide"):
+        ops.ps_roi_pool(given, corners, 5)
+
+
+def test_blocks_are_dropped_whole() -> None:
+    calque.manual_seed(3)
+    for layer, shape in ((ops.DropBlock2d(0.2, 3), (8, 4, 12, 12)), (ops.DropBlock3d(0.2, 3), (4, 2, 9, 9, 9))):
+        x = calque.ones(*shape)
+        out = layer(x)
+        kept = float((out > 0).float().mean())
+        assert 0.7 < kept < 0.95 and abs(float(out.mean()) - 1) < 1e-3
+        assert layer.eval()(x) is x
+    for wrong, words in (({"p": 1.5, "block_size": 3}, "between 0 and 1"), ({"p": 0.5, "block_size": 4}, "should be odd")):
+        with pytest.raises(ValueError, match=words):
+            ops.drop_block2d(calque.ones(1, 1, 8, 8), **wrong)
+    with pytest.raises(ValueError, match="should be 5 dimensional"):
+        ops.drop_block3d(calque.ones(1, 1, 8, 8), 0.5, 3)

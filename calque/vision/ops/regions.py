@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from calque import functional as T
 from calque import nn
 from calque.autograd.modes import no_grad
+from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import described
 from calque.functional.common import is_tensor
@@ -80,6 +82,47 @@ def weighted(op: str, input: Tensor, boxes: Any, output_size: Any, parts: Callab
     return T.cat(found)[T.argsort(T.tensor(order))]
 
 
+# Reading the four elements around a sample takes as long as this many multiplications: 0.24 s in place of 3.8 s for 256 regions of 7 x 7 bins of a
+# map (256, 200, 336) on two cores, and as long as them for one of (64, 50, 84).
+READ = 150
+
+
+def _taps(first: Tensor, last: Tensor, samples: int, size: int, aligned: bool) -> list[tuple[Tensor, Tensor]]:
+    """Both elements (K, samples) around each sample of a row, and their weights."""
+    extent = last - first if aligned else T.clamp(last - first, min=1.0)
+    at = first[:, None] + (T.arange(samples, dtype=first.dtype, device=first.device) + 0.5) * (extent / samples)[:, None]
+    counted = ((at >= -1.0) & (at <= size)).to(first.dtype)
+    at = T.clamp(at, 0.0, size - 1.0)
+    low = T.floor(at)
+    part, index = at - low, low.to(dt.int64)
+    return [(index, (1.0 - part) * counted), (T.clamp(index + 1, max=size - 1), part * counted)]
+
+
+def _read(input: Tensor, groups: Any, output_size: Any, scale: float, ratio: int, aligned: bool) -> Tensor:
+    """`roi_align` of large maps: only the elements around samples are read."""
+    rows, columns = sizes("roi_align", "output_size", output_size, 2, 1)
+    count, channels, height, width = input.shape
+    groups = [group for group in groups if len(group[1])]
+    if not groups:
+        return T.zeros(0, channels, rows, columns, dtype=input.dtype) * input.sum()
+    with no_grad():
+        image = T.tensor([k for k, places, _ in groups for _ in places], device=input.device)[:, None]
+        corners = T.cat([group[2] for group in groups]).detach().to(input.dtype) * scale - (0.5 if aligned else 0.0)
+        left, top, right, bottom = corners.unbind(1)
+        down = _taps(top, bottom, rows * ratio, height, aligned)
+        across = _taps(left, right, columns * ratio, width, aligned)
+    elements = input.permute(0, 2, 3, 1).reshape(count * height * width, channels)
+    total: Any = None
+    for (y, upper), (x, lefter) in itertools.product(down, across):
+        place = ((image * height + y) * width)[:, :, None] + x[:, None]
+        read = elements[place.reshape(-1)].reshape(len(corners), rows * ratio, columns * ratio, channels)
+        term = read * (upper[:, :, None] * lefter[:, None])[..., None]
+        total = term if total is None else total + term
+    bins = total.reshape(len(corners), rows, ratio, columns, ratio, channels).sum((2, 4)) / ratio**2
+    order = T.argsort(T.tensor([place for _, places, _ in groups for place in places]))
+    return bins.permute(0, 3, 1, 2)[order]  # type: ignore[no-any-return]
+
+
 def roi_align(
     input: Tensor, boxes: Any, output_size: Any, spatial_scale: float = 1.0, sampling_ratio: int = -1, aligned: bool = False
 ) -> Tensor:
@@ -95,6 +138,10 @@ def roi_align(
     tensor([[[[ 2.5000,  4.5000],
               [10.5000, 12.5000]]]])
     """
+    columns = sizes("roi_align", "output_size", output_size, 2, 1)[1]
+    if input.ndim == 4 and sampling_ratio > 0 and READ * columns * sampling_ratio**2 < (input.shape[2] + columns) * input.shape[3]:
+        return _read(input, by_image("roi_align", input, boxes), output_size, spatial_scale, sampling_ratio, aligned)
+
     def parts(corners: Tensor, rows: int, columns: int, height: int, width: int) -> tuple[Tensor, Tensor]:
         left, top, right, bottom = (corners * spatial_scale - (0.5 if aligned else 0.0)).unbind(1)
         down = _weights(top, bottom, rows, height, sampling_ratio, aligned)

@@ -8,7 +8,7 @@ from typing import Any
 
 from calque import nn
 from calque.base.errors import ArgumentError
-from calque.base.text import described
+from calque.base.text import shown
 from calque.observe.source import warn_user
 from calque.tensor import Tensor
 from calque.vision.models import efficientnet, mobilenet, resnet
@@ -45,7 +45,7 @@ class BackboneWithFPN(nn.Module):
 def _check_range(what: str, value: Any, low: int, high: int) -> None:
     for one in value if isinstance(value, (list, tuple)) else [value]:
         if not isinstance(one, int) or not low <= one <= high:
-            raise ArgumentError(f"[backbone] {what} should be in the range [{low},{high}], got {described(value)}; choose from there")
+            raise ArgumentError(f"[backbone] {what} should be in the range [{low},{high}], got {shown(value)}; choose from there")
 
 
 def resnet_pyramid(

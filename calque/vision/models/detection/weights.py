@@ -41,7 +41,8 @@ class DetectionWeights(Weights):
         return Compose([lambda img: img if is_tensor(img) else pil_to_tensor(img), ConvertImageDtype(dt.float32)])
 
 
-def _read() -> dict[str, Any]:
+def _read() -> tuple[dict[str, Any], dict[str, Any]]:
+    """(classes by their name, class by its model's name)."""
     members: dict[str, dict[str, Any]] = {}
     names: dict[str, str] = {}
     for model, name, version, file in (line.split(" ") for line in _TABLE.split("\n") if line):
@@ -51,10 +52,11 @@ def _read() -> dict[str, Any]:
             found["DEFAULT"] = (file,)
         names[model] = f"{name}_Weights"
     classes: dict[str, Any] = {name: DetectionWeights(name, found) for name, found in members.items()}  # type: ignore[call-arg, arg-type]
-    return {model: classes[name] for model, name in names.items()}
+    return classes, {model: classes[name] for model, name in names.items()}
 
 
-WEIGHTS_OF.update(_read())
+CLASSES, _OF_MODELS = _read()
+WEIGHTS_OF.update(_OF_MODELS)
 
 _WEIGHTS_TEXT = """
 
