@@ -220,3 +220,14 @@ def test_pictures_of_what_cannot_be_drawn() -> None:
         assert utils.draw_segmentation_masks(image, calque.zeros(0, 8, 8, dtype=calque.bool)) is image
     labelled = utils.draw_bounding_boxes(image, box, ["a"], colors="red", fill_labels=True, label_colors="blue")
     assert labelled[2].max() > 99 and image.max() == 0
+
+
+def test_areas_and_common_areas_of_boxes_in_other_words(rng: np.random.Generator) -> None:
+    low, size = rng.uniform(0, 9, (2, 5, 2)), rng.uniform(1, 9, (2, 5, 2))
+    a, b = (calque.tensor(np.concatenate([corner, corner + sides], 1)) for corner, sides in zip(low, size, strict=True))
+    for fmt in ("xyxy", "xywh", "cxcywh"):
+        given = [ops.box_convert(one, "xyxy", fmt) for one in (a, b)]
+        np.testing.assert_allclose(ops.box_area(given[0], fmt=fmt).numpy(), size[0].prod(1))
+        np.testing.assert_allclose(ops.box_iou(*given, fmt=fmt).numpy(), ops.box_iou(a, b).numpy())
+    with pytest.raises(ValueError, match="Unsupported Bounding Box format"):
+        ops.box_area(a, fmt="xywhr")

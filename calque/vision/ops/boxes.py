@@ -18,9 +18,22 @@ __all__ = [
 ]  # fmt: skip
 
 
-def box_area(boxes: Tensor) -> Tensor:
-    """(N, 4) -> (N,)."""
-    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+def _corners(op: str, boxes: Tensor, fmt: str) -> Tensor:
+    """Boxes as left, top, right, bottom."""
+    if fmt not in ("xyxy", "xywh", "cxcywh"):
+        raise ValueError(f"[{op}] Unsupported Bounding Box format: expected fmt as 'xyxy', 'xywh' or 'cxcywh', got {shown(fmt)}; use box_convert")
+    return boxes if fmt == "xyxy" else box_convert(boxes, fmt, "xyxy")
+
+
+def box_area(boxes: Tensor, fmt: str = "xyxy") -> Tensor:
+    """(..., 4) -> (...,). fmt: as of `box_convert`.
+
+    >>> import calque
+    >>> calque.vision.ops.box_area(calque.tensor([[1.0, 1.0, 3.0, 2.0]]), fmt="xywh")
+    tensor([6.])
+    """
+    corners = _corners("box_area", boxes, fmt)
+    return (corners[..., 2] - corners[..., 0]) * (corners[..., 3] - corners[..., 1])
 
 
 def _shared(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
@@ -32,9 +45,14 @@ def _shared(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
     return common, box_area(boxes1)[:, None] + box_area(boxes2) - common
 
 
-def box_iou(boxes1: Tensor, boxes2: Tensor) -> Tensor:
-    """(N, 4), (M, 4) -> (N, M): the common area as a part of the whole."""
-    common, union = _shared(boxes1, boxes2)
+def box_iou(boxes1: Tensor, boxes2: Tensor, fmt: str = "xyxy") -> Tensor:
+    """(N, 4), (M, 4) -> (N, M): the common area as a part of the whole. fmt: as of `box_convert`.
+
+    >>> import calque
+    >>> calque.vision.ops.box_iou(calque.tensor([[0.0, 0.0, 2.0, 2.0]]), calque.tensor([[1.0, 0.0, 3.0, 2.0]]))
+    tensor([[0.3333]])
+    """
+    common, union = _shared(_corners("box_iou", boxes1, fmt), _corners("box_iou", boxes2, fmt))
     return common / union
 
 
