@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -231,3 +234,52 @@ def test_areas_and_common_areas_of_boxes_in_other_words(rng: np.random.Generator
         np.testing.assert_allclose(ops.box_iou(*given, fmt=fmt).numpy(), ops.box_iou(a, b).numpy())
     with pytest.raises(ValueError, match="Unsupported Bounding Box format"):
         ops.box_area(a, fmt="xywhr")
+
+
+@pytest.fixture
+def two_devices() -> Iterator[None]:
+    calque.set_logical_devices(2)
+    yield
+    calque.set_logical_devices(1)
+
+
+def test_detectors_stay_on_their_device(two_devices: None) -> None:
+    images, targets = found_pair()
+    images, targets = [one.to("cpu:1") for one in images], [{key: value.to("cpu:1") for key, value in one.items()} for one in targets]
+    model = cases.filled(calque, SMALL["MaskRCNN"]()).to("cpu:1")
+    losses = model.train()(images, targets)
+    sum(losses.values()).backward()
+    same({name: float(loss) for name, loss in losses.items()}, EXPECTED["small MaskRCNN"]["losses"], "on another device")
+    assert {str(value.device) for one in model.eval()(images) for value in one.values()} == {"cpu:1"}
+    for layer in (ops.RoIPool(2, 0.5), ops.PSRoIPool(2, 0.5), ops.PSRoIAlign(2, 0.5, -1), ops.DropBlock2d(0.5, 1)):
+        given = (calque.ones(1, 8, 9, 9).to("cpu:1"), calque.tensor([[0.0, 1, 1, 9, 9]]).to("cpu:1"))
+        assert str(layer(*given[: 1 if isinstance(layer, ops.DropBlock2d) else 2]).device) == "cpu:1"
+
+
+PROGRAM = """
+import torch
+import torchvision
+from torchvision.models._utils import IntermediateLayerGetter
+from torchvision.models.detection import FasterRCNN
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
+from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
+from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
+
+backbone = resnet_fpn_backbone(backbone_name="resnet18", weights=None, trainable_layers=5, extra_blocks=LastLevelMaxPool())
+model = torchvision.models.detection.MaskRCNN(backbone, num_classes=91, min_size=64)
+model.roi_heads.box_predictor = FastRCNNPredictor(model.roi_heads.box_predictor.cls_score.in_features, 2)
+model.roi_heads.mask_predictor = MaskRCNNPredictor(model.roi_heads.mask_predictor.conv5_mask.in_channels, 256, 2)
+mask = torch.zeros(1, 64, 64, dtype=torch.uint8)
+mask[:, 10:40, 10:40] = 1
+target = {"boxes": torchvision.ops.masks_to_boxes(mask), "labels": torch.ones(1, dtype=torch.int64), "masks": mask}
+print(sorted(model([torch.rand(3, 64, 64)], [target])))
+"""
+
+
+@pytest.mark.slow
+def test_a_program_for_torchvision_runs_unchanged(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = subprocess.run([sys.executable, "-m", "calque", "run", "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == str(["loss_box_reg", "loss_classifier", "loss_mask", "loss_objectness", "loss_rpn_box_reg"]), done.stderr

@@ -114,7 +114,7 @@ def masks_to_boxes(masks: Tensor) -> Tensor:
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     """Indices of boxes, best first, without those that cover a better one by more than a part of `iou_threshold`. Waits for the values."""
     _check_boxes("nms", boxes, scores)
-    corners, order = boxes.detach().double().numpy(), np.argsort(-scores.detach().double().numpy(), kind="stable")
+    corners, order = boxes.detach().cpu().double().numpy(), np.argsort(-scores.detach().cpu().double().numpy(), kind="stable")
     areas = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
     kept = []
     while order.size:
@@ -123,13 +123,13 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
         size = np.maximum(np.minimum(corners[best, 2:], corners[order, 2:]) - np.maximum(corners[best, :2], corners[order, :2]), 0)
         common = size[:, 0] * size[:, 1]
         order = order[~(common > iou_threshold * (areas[best] + areas[order] - common))]
-    return T.tensor(np.array(kept, np.int64))
+    return T.tensor(np.array(kept, np.int64), device=boxes.device)
 
 
 def batched_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float) -> Tensor:
     """`nms` of each class by itself: boxes of different `idxs` never exclude each other."""
     if not boxes.numel():
-        return T.tensor(np.empty(0, np.int64))
+        return T.tensor(np.empty(0, np.int64), device=boxes.device)
     _check_boxes("batched_nms", boxes, scores, idxs)
     apart = idxs.to(boxes.dtype) * (boxes.max() + 1)
     return nms(boxes + apart[:, None], scores, iou_threshold)

@@ -61,8 +61,8 @@ def roi_pool(input: Tensor, boxes: Any, output_size: Any, spatial_scale: float =
         found.append(T.where(empty[..., None], 0.0, read.amax((3, 4))).permute(0, 3, 1, 2))
         order += places
     if not found:
-        return T.zeros(0, input.shape[1], rows, columns, dtype=input.dtype) * input.sum()
-    return T.cat(found)[T.argsort(T.tensor(order))]
+        return T.zeros(0, input.shape[1], rows, columns, dtype=input.dtype, device=input.device) * input.sum()
+    return T.cat(found)[T.argsort(T.tensor(order, device=input.device))]
 
 
 def _own_channels(op: str, pooled: Tensor) -> Tensor:

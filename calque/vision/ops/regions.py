@@ -42,7 +42,7 @@ def by_image(op: str, input: Tensor, boxes: Any) -> list[tuple[int, Any, Tensor]
     if images and not 0 <= min(images) <= max(images) < input.shape[0]:
         raise ArgumentError(f"[{op}] expected images in 0..{input.shape[0] - 1} in the first column of boxes, got {images}")
     rows = {image: [k for k, other in enumerate(images) if other == image] for image in dict.fromkeys(images)}
-    return [(image, places, boxes[T.tensor(places)][:, 1:]) for image, places in rows.items()]
+    return [(image, places, boxes[T.tensor(places, device=boxes.device)][:, 1:]) for image, places in rows.items()]
 
 
 def _weights(first: Tensor, last: Tensor, bins: int, size: int, ratio: int, aligned: bool) -> Tensor:
@@ -52,13 +52,13 @@ def _weights(first: Tensor, last: Tensor, bins: int, size: int, ratio: int, alig
     step = extent / bins
     counts = T.full_like(step, float(ratio)) if ratio > 0 else T.ceil(step)
     most = ratio if ratio > 0 else max(1, int(counts.max().item()))
-    sample = T.arange(most, dtype=first.dtype)
+    sample = T.arange(most, dtype=first.dtype, device=first.device)
     width = step / T.clamp(counts, min=1.0)
-    starts = first[:, None] + T.arange(bins, dtype=first.dtype) * step[:, None]
+    starts = first[:, None] + T.arange(bins, dtype=first.dtype, device=first.device) * step[:, None]
     at = starts[:, :, None] + (sample + 0.5) * width[:, None, None]
     counted = (sample < counts[:, None])[:, None] & (at >= -1.0) & (at <= size)
     at = T.clamp(at, 0.0, size - 1.0)
-    near = T.clamp(1.0 - T.abs(at[..., None] - T.arange(size, dtype=first.dtype)), min=0.0)
+    near = T.clamp(1.0 - T.abs(at[..., None] - T.arange(size, dtype=first.dtype, device=first.device)), min=0.0)
     return (near * counted[..., None]).sum(2) / T.clamp(counts, min=1.0)[:, None, None]
 
 
@@ -78,8 +78,8 @@ def weighted(op: str, input: Tensor, boxes: Any, output_size: Any, parts: Callab
         found.append(strips.reshape(len(places), rows, channels, columns).permute(0, 2, 1, 3))
         order += places
     if not found:
-        return T.zeros(0, input.shape[1], rows, columns, dtype=input.dtype) * input.sum()
-    return T.cat(found)[T.argsort(T.tensor(order))]
+        return T.zeros(0, input.shape[1], rows, columns, dtype=input.dtype, device=input.device) * input.sum()
+    return T.cat(found)[T.argsort(T.tensor(order, device=input.device))]
 
 
 # Reading the four elements around a sample takes as long as this many multiplications: 0.24 s in place of 3.8 s for 256 regions of 7 x 7 bins of a
@@ -104,7 +104,7 @@ def _read(input: Tensor, groups: Any, output_size: Any, scale: float, ratio: int
     count, channels, height, width = input.shape
     groups = [group for group in groups if len(group[1])]
     if not groups:
-        return T.zeros(0, channels, rows, columns, dtype=input.dtype) * input.sum()
+        return T.zeros(0, channels, rows, columns, dtype=input.dtype, device=input.device) * input.sum()
     with no_grad():
         image = T.tensor([k for k, places, _ in groups for _ in places], device=input.device)[:, None]
         corners = T.cat([group[2] for group in groups]).detach().to(input.dtype) * scale - (0.5 if aligned else 0.0)
@@ -119,7 +119,7 @@ def _read(input: Tensor, groups: Any, output_size: Any, scale: float, ratio: int
         term = read * (upper[:, :, None] * lefter[:, None])[..., None]
         total = term if total is None else total + term
     bins = total.reshape(len(corners), rows, ratio, columns, ratio, channels).sum((2, 4)) / ratio**2
-    order = T.argsort(T.tensor([place for _, places, _ in groups for place in places]))
+    order = T.argsort(T.tensor([place for _, places, _ in groups for place in places], device=input.device))
     return bins.permute(0, 3, 1, 2)[order]  # type: ignore[no-any-return]
 
 

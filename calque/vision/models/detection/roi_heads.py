@@ -130,7 +130,7 @@ def _cubic_shares(size: int, elements: int) -> Any:
 def heatmaps_to_keypoints(maps: Tensor, rois: Tensor) -> tuple[Tensor, Tensor]:
     """Maps (K, P, H, W) of P points in boxes (K, 4) -> (points (K, P, 3) as x, y and 1, their scores (K, P)). A map is stretched to the pixels of its
     box, and its largest element is the point. Waits for the values."""
-    values, corners = maps.detach().numpy(), rois.detach().numpy()
+    values, corners = maps.detach().cpu().numpy(), rois.detach().cpu().numpy()
     points, scores = np.ones((*values.shape[:2], 3), np.float32), np.zeros(values.shape[:2], np.float32)
     for k, (left, top, right, bottom) in enumerate(corners):
         width, height = max(right - left, 1.0), max(bottom - top, 1.0)
