@@ -12,13 +12,15 @@ from calque.autograd.assign import check_in_place, written_by
 from calque.autograd.composite import without_base
 from calque.autograd.engine import RuleNamespace, with_history
 from calque.base.asked import ordinary, plainly
+from calque.base.dtypes import DType
 from calque.base.errors import AutogradError, ForwardModeError, NotDense, ShapeError, how_to_pass
 from calque.base.layout import Layout
 from calque.base.text import type_name
 from calque.observe.source import user_line
-from calque.record.nodes import GradNode
+from calque.ops.opdef import get
+from calque.record.nodes import GradNode, OutputNode
 from calque.record.recorder import Trace, local
-from calque.tensor import FunctionNode, Tensor, constant, function_node, output_nodes, shadow, wrap
+from calque.tensor import FunctionNode, Tensor, constant, function_node, output_nodes, record, shadow, wrap
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]
 
@@ -286,22 +288,35 @@ def _run(cls: type[Function], ctx: FunctionCtx, node: FunctionNode, count: int, 
 
 
 def _checked(g: Any, target: Tensor | GradNode, node: FunctionNode, index: int) -> Any:
-    """A gradient of the argument's shape; broadcast gradients are summed."""
+    """A gradient of the argument's shape and dtype; broadcast gradients are summed."""
     if g is None or target is None:
         return None
     if not isinstance(g, Tensor):
         raise AutogradError(f"[{node.name()}] expected a Tensor or None as gradient {index}, got {type_name(g)}; {how_to_pass(g)}")
     g, expected = ordinary(g), _target_layout(target)
-    if expected is None or g._layout.shape == expected.shape:
+    if expected is None:
         return g
     try:
-        return RuleNamespace.functional.sum_to_size(g, tuple(expected.shape))
+        if g._layout.shape != expected.shape:
+            g = RuleNamespace.functional.sum_to_size(g, tuple(expected.shape))
     except ShapeError:
         raise AutogradError(
             f"[{node.name()}] Function {node.name()} returned an invalid gradient at index {index} - got "
             f"{list(g._layout.shape)} but expected "
             f"shape compatible with {list(expected.shape)}"
         ) from None
+    return g if g._layout.dtype is expected.dtype else _of_dtype(g, expected.dtype, node, index)
+
+
+def _of_dtype(g: Tensor, dtype: DType, node: FunctionNode, index: int) -> Tensor:
+    """A gradient in the dtype of its argument, as engines of gradients hand them on. A complex one of a real argument has lost its meaning before."""
+    given = g._layout.dtype
+    if (given.category == 3) != (dtype.category == 3) and given.category != 2:
+        raise AutogradError(
+            f"[{node.name()}] expected a gradient {index} of dtype {dtype!r}, got {given!r}; return {'.real' if given.category == 3 else 'floats'}"
+        )
+    result: Tensor = record(get("cast"), (g,), (dtype,))
+    return result
 
 
 def _target_layout(target: Tensor | GradNode) -> Layout | None:
@@ -309,6 +324,9 @@ def _target_layout(target: Tensor | GradNode) -> Layout | None:
         return target._layout
     if isinstance(target, FunctionNode):
         return target.outputs[0] if len(target.outputs) == 1 else None
+    if isinstance(target, OutputNode):
+        outputs = target.next[0].outputs
+        return outputs[target.index] if target.index < len(outputs) else None
     return target.edge.layout if target.edge is not None else None
 
 

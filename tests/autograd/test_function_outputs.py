@@ -195,3 +195,61 @@ def test_what_a_function_may_not_write() -> None:
         Added.apply((leaf * 1)[:2], b, "both")
     with pytest.raises(RuntimeError, match=r"\[Added\] expected every input that forward marks as dirty among its outputs"):
         Added.apply(b, b, "another")
+
+
+class Summed(Function):
+    """Its gradient has the dtype and shape of the class, whatever the argument has."""
+
+    given: Any = None
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.real.sum()
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return Summed.given * g.to(Summed.given.dtype)
+
+
+class Twice(Function):
+    """Two outputs."""
+
+    shapes: list[Any] = []
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2, x.sum()
+
+    @staticmethod
+    def backward(ctx: Any, first: Any, second: Any) -> Any:
+        Twice.shapes.append((tuple(first.shape), first.dtype, tuple(second.shape)))
+        return first * 2 + second
+
+
+def test_a_gradient_gets_the_dtype_of_its_argument() -> None:
+    for made in (lambda x: x, lambda x: x * 3, lambda x: Twice.apply(x)[0], lambda x: x.split(3)[0], lambda x: x.view(1, 3).unbind(0)[0]):
+        for given in (calque.ones(3, dtype=calque.float64), calque.ones(3, dtype=calque.int64), calque.ones(3, dtype=calque.float16)):
+            x = calque.ones(3, requires_grad=True)
+            Summed.given = given
+            Summed.apply(made(x)).backward()
+            assert x.grad is not None and (x.grad.dtype, x.grad.shape) == (calque.float32, (3,))
+    z = calque.ones(3, dtype=calque.complex64, requires_grad=True)
+    Summed.given = calque.ones(3)
+    Summed.apply(z).backward()
+    assert z.grad is not None and z.grad.dtype is calque.complex64
+    Summed.given = calque.ones(3, dtype=calque.complex64)
+    x = calque.ones(3, requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"expected a gradient 0 of dtype torch.float32, got torch.complex64; return .real"):
+        Summed.apply(x).backward()
+    Summed.given = calque.ones(3, dtype=calque.int64)
+    with pytest.raises(RuntimeError, match=r"expected a gradient 0 of dtype torch.complex64, got torch.int64; return floats"):
+        Summed.apply(z).backward()
+
+
+def test_a_gradient_is_summed_to_the_shape_of_one_of_several_outputs() -> None:
+    x = calque.ones(2, 3, requires_grad=True)
+    Twice.shapes.clear()
+    Summed.given = calque.ones(4, 2, 3, dtype=calque.float64)
+    Summed.apply(Twice.apply(x)[0]).backward()
+    assert Twice.shapes == [((2, 3), calque.float32, ())]
+    assert x.grad is not None and x.grad.tolist() == [[8.0] * 3] * 2
