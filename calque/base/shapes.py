@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import prod
+from numbers import Integral
 from operator import index
 from typing import Any, SupportsIndex
 
@@ -27,6 +28,14 @@ class Size(tuple[int, ...]):
 
     __slots__ = ()
 
+    def __new__(cls, sizes: Iterable[SupportsIndex] = ()) -> "Size":
+        """Sizes as ints; what stands for one (a flag, a 0-d tensor) becomes one. Raises a `DTypeError` for what does not."""
+        found = tuple.__new__(cls, sizes)
+        for v in found:
+            if v.__class__ is not int:
+                return tuple.__new__(cls, _sizes(found))
+        return found
+
     def __repr__(self) -> str:
         return f"torch.Size([{', '.join(map(str, self))}])"
 
@@ -41,13 +50,27 @@ class Size(tuple[int, ...]):
         return Size(result) if isinstance(key, slice) else result
 
     def __add__(self, other: Any) -> Any:
-        return Size(tuple.__add__(self, tuple(other)))
+        return Size(tuple.__add__(self, other)) if isinstance(other, tuple) else NotImplemented
+
+    def __radd__(self, other: Any) -> Any:
+        return Size(other + tuple(self)) if isinstance(other, tuple) else NotImplemented
 
     def __mul__(self, count: SupportsIndex) -> Any:
         return Size(tuple.__mul__(self, count))
 
+    __rmul__ = __mul__
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (Size, (tuple(self),))
+
+
+def _sizes(values: Iterable[Any]) -> Iterable[int]:
+    """What a `Size` holds of these: integers of NumPy stay as they are, as in PyTorch."""
+    for place, v in enumerate(values):
+        try:
+            yield index(v) if isinstance(v, bool) or not isinstance(v, Integral) else v  # type: ignore[misc]
+        except TypeError:
+            raise DTypeError(f"[Size] expected ints, got {described(v)} as item {place}; torch.Size() takes an iterable of 'int'") from None
 
 
 @memoised("row-major strides", 300, 1 / 256)

@@ -145,3 +145,16 @@ def test_conversions() -> None:
     assert calque.promote_types(calque.uint8, calque.int8) is calque.int16
     with pytest.raises(TypeError, match="invalid type"):
         x.type("torch.NoTensor")
+
+
+def test_sizes_are_ints() -> None:
+    sizes = calque.Size([calque.tensor(3), True, np.int64(2)])
+    assert sizes == (3, 1, 2) and [type(n) for n in sizes] == [int, int, np.int64]
+    assert calque.Size(calque.tensor([3, 4])) == (3, 4) and calque.Size() == () and calque.Size(n for n in (1, 2)) == (1, 2)
+    for joined in ((1, 2) + calque.Size([3]), calque.Size([1]) + (calque.tensor(2), 3), 1 * calque.Size([1, 2, 3]), calque.Size([1, 2, 3]) * 1):
+        assert joined == (1, 2, 3) and type(joined) is calque.Size and all(type(n) is int for n in joined)
+    for wrong, text in (([2.0], "float 2.0 as item 0"), ([1, "a"], "str 'a' as item 1"), (calque.ones(1), "a Tensor of one element as item 0")):
+        with pytest.raises(TypeError, match=rf"\[Size\] expected ints, got {text}; torch.Size\(\) takes an iterable of 'int'"):
+            calque.Size(wrong)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        calque.Size([1]) + [2]
