@@ -27,7 +27,7 @@ from calque.functional.precision import full_precision
 from calque.functional.random import randn
 from calque.functional.reductions import mean
 from calque.functional.results import named_result
-from calque.functional.views import expand, permute, reshape, unsqueeze
+from calque.functional.views import expand, permute, reshape, sum_to_shape, unsqueeze
 from calque.functional.windows import narrow
 from calque.tensor import Tensor, read, upload
 
@@ -149,17 +149,36 @@ def old_svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> Any:
 # ------------------------------------------------------------------------------------------------------------- with a Cholesky factor
 
 
+def _by_factor(low: Tensor, right: Tensor) -> Tensor:
+    return solve_triangular(_h(low), solve_triangular(low, right, upper=False), upper=True)
+
+
+def _of_factor(g: Tensor, factor: Tensor, upper: bool) -> Tensor:
+    """The gradient of a Cholesky factor from that of A. It is a full matrix, computed from all of the factor, as in PyTorch: whoever multiplies out
+    A = L L^T gets the same."""
+    both = g + _h(g)
+    return sum_to_shape(factor @ both if upper else both @ factor, tuple(factor._layout.shape))
+
+
 @public(out=True)
 @full_precision
 def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor:
-    """X with `A @ X = input` where A = L L^T (L^T L with `upper`) for L = input2: (*, n, k), (*, n, n) -> (*, n, k).
+    """X with `A @ X = input` where A = L L^T (L^T L with `upper`) for L = input2: (*, n, k), (*, n, n) -> (*, n, k). The other half of L is not read;
+    the gradient of L is that of a full matrix.
 
     >>> import calque
     >>> calque.cholesky_solve(calque.tensor([[4.0]]), calque.tensor([[2.0]]))
     tensor([[1.]])
     """
-    low = _h(input2) if upper else input2
-    return solve_triangular(_h(low), solve_triangular(low, input, upper=False), upper=True)
+    def value() -> Tensor:
+        return _by_factor(_h(input2) if upper else input2, input)
+
+    def backward(g: Tensor) -> tuple[Tensor, Tensor]:
+        pulled = cholesky_solve(g, input2, upper)
+        of_a = -(pulled @ _h(cholesky_solve(input, input2, upper)))
+        return sum_to_shape(pulled, tuple(input._layout.shape)), _of_factor(of_a, input2, upper)
+
+    return with_formula("CholeskySolveBackward0", (input, input2), value, backward)
 
 
 @public(out=True)
@@ -177,7 +196,15 @@ def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
             f"[cholesky_inverse] The diagonal element {place[-1] + 1} is zero, the inversion could not be completed: expected a factor without, got "
             f"one of shape {tuple(x._layout.shape)}; use linalg.pinv"
         )
-    return cholesky_solve(expand(eye(x._layout.shape[-1], dtype=x._layout.dtype), tuple(x._layout.shape)), x, upper)
+
+    def value() -> Tensor:
+        return _by_factor(_h(x) if upper else x, expand(eye(x._layout.shape[-1], dtype=x._layout.dtype), tuple(x._layout.shape)))
+
+    def backward(g: Tensor) -> tuple[Tensor]:
+        found = cholesky_inverse(x, upper)
+        return (_of_factor(-(found @ g @ found), x, upper),)
+
+    return with_formula("CholeskyInverseBackward0", (x,), value, backward)
 
 
 # ------------------------------------------------------------------------------------------------------------------ exponentials

@@ -169,3 +169,21 @@ def test_equations_without_unknowns_or_rows_are_solved_by_zeros(shape: tuple[int
     assert driver == "gels" or found.rank.tolist() == calque.zeros(*shape[:-2]).tolist()
     assert driver in (None, "gels") or found.singular_values.shape == (*shape[:-2], min(shape[-2:]))
     assert driver in (None, "gels") or shape[-1] or not shape[-2] or found.residuals.tolist() == calque.full((*shape[:-2], 2), 2.0).tolist()
+
+
+def test_the_gradient_of_a_cholesky_factor_is_that_of_its_product(rng: np.random.Generator) -> None:
+    for upper in (False, True):
+        factor, b = (matrix(rng, 2, 3, 3) + 3 * calque.eye(3, dtype=calque.float64)).tril(), matrix(rng, 3, 2)
+        factor = (factor.mT if upper else factor).requires_grad_()
+        whole = factor.detach().requires_grad_()
+        product = whole.mT @ whole if upper else whole @ whole.mT
+        for found, wanted in (
+            (calque.cholesky_solve(b, factor, upper), linalg.solve(product, b)),
+            (calque.cholesky_inverse(factor, upper), linalg.inv(product)),
+        ):
+            weights = matrix(rng, *found.shape)
+            (got,), (expected,) = calque.autograd.grad(found, factor, weights), calque.autograd.grad(wanted, whole, weights, retain_graph=True)
+            np.testing.assert_allclose(got.numpy(), expected.numpy(), rtol=1e-9, atol=1e-10)
+    half = factor[0].detach().requires_grad_()
+    assert gradgradcheck(lambda a: calque.cholesky_solve(b, a.triu(), True), (half,))
+    assert gradgradcheck(lambda a: calque.cholesky_inverse(a.triu(), True), (half,))
