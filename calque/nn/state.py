@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import get_ident
 from typing import Any
 
@@ -163,17 +163,27 @@ def _examine_tree(module: Any, prefix: str, entries: Any, metadata: Any, plan: P
         finally:
             _Loading.plans.pop()
         if module not in plan.seen[before:]:  # it has read what it wanted
-            plan.used.update(k for k in entries if k.startswith(prefix) and k[len(prefix) :].partition(".")[0] not in module._modules)
+            plan.used.update(k for k in entries if _of_the_module_itself(module, prefix, k))
     for name, child in module._modules.items():
         if child is not None:
             _examine_tree(child, f"{prefix}{name}.", entries, metadata, plan)
+
+
+def _of_the_module_itself(module: Any, prefix: str, key: str) -> bool:
+    """Whether a key under the prefix belongs to no submodule."""
+    return key.startswith(prefix) and key[len(prefix) :].partition(".")[0] not in module._modules
 
 
 def examine(module: Any, entries: Any, prefix: str, local: Any, strict: bool, missing: Any, unexpected: Any, errors: Any) -> None:
     """`Module._load_from_state_dict`: part of the load that is going on, or a load of its own."""
     going = next((plan for thread, plan in reversed(_Loading.plans) if thread == get_ident()), None)
     if going is not None:
-        _examine_own(module, prefix, entries, local, going)
+        part = replace(going, strict=strict, missing=missing if strict else [], unexpected=unexpected, errors=errors)  # the subclass may give its own
+        _examine_own(module, prefix, entries, local, part)
+        if not strict or unexpected is not going.unexpected:
+            surplus = [key for key in entries if key not in going.used and _of_the_module_itself(module, prefix, key)]
+            going.used.update(surplus)  # so that nobody else reports them
+            unexpected.extend(surplus if strict else ())
         return
     plan = Plan(strict, missing=missing if strict else [], unexpected=unexpected, errors=errors)
     _examine_own(module, prefix, entries, local, plan)

@@ -444,3 +444,38 @@ def test_post_hooks_of_state_dicts_return_nothing() -> None:
     assert lazy.has_uninitialized_params()
     lazy(calque.ones(2, 4))
     assert type(lazy) is nn.Linear
+
+
+class Lenient(nn.Module):
+    """Reads its own part of a state dict in a way of its own. `mode`: "loose" without strictness, "lists" with lists that nobody looks at."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.mode, self.weight, self.inner = mode, nn.Parameter(calque.zeros(2)), nn.Linear(1, 1, bias=False)
+
+    def _load_from_state_dict(self, entries: Any, prefix: str, local: Any, strict: bool, missing: Any, unexpected: Any, errors: Any) -> None:
+        if self.mode == "loose":
+            super()._load_from_state_dict(entries, prefix, local, False, missing, unexpected, errors)
+        else:
+            self.seen: tuple[list[str], list[str], list[str]] = ([], [], [])
+            super()._load_from_state_dict(entries, prefix, local, strict, *self.seen)
+
+
+def test_a_subclass_says_how_strictly_its_part_is_read() -> None:
+    inner = {"0.inner.weight": calque.ones(1, 1)}
+    for mode in ("loose", "lists"):
+        model = nn.Sequential(Lenient(mode))
+        assert model.load_state_dict({**inner, "0.other": calque.ones(1)}) == ([], [])
+        assert model[0].inner.weight.tolist() == [[1.0]]
+        assert mode == "loose" or model[0].seen == (["0.weight"], ["0.other"], [])
+        with pytest.raises(StateDictError, match=r"inner\.weight"):
+            model.load_state_dict({"0.weight": calque.ones(2)})
+        with pytest.raises(StateDictError, match=r"0\.inner\.other"):
+            model.load_state_dict({**inner, "0.inner.other": calque.ones(1)})
+        wrong = {**inner, "0.weight": calque.ones(3)}
+        if mode == "loose":
+            with pytest.raises(StateDictError, match=r"size mismatch for 0\.weight"):
+                model.load_state_dict(wrong)
+        else:
+            model.load_state_dict(wrong)
+            assert len(model[0].seen[2]) == 1
