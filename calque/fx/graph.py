@@ -10,13 +10,14 @@ import operator
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import NoneType
 from typing import Any, NamedTuple
 
 from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.text import described
-from calque.fx.node import Node, NodeList, map_arg, qualified_name
+from calque.fx.node import Node, NodeList, map_aggregate, map_arg, qualified_name
 from calque.fx.operators import INFIX, PREFIX
 from calque.tensor import Tensor
 
@@ -237,6 +238,15 @@ class Graph:
         body = "\n".join(f"    {line}" for line in lines) or "    pass"
         return PythonCode(f"\ndef forward({', '.join(['self', *arguments])}):\n{body}\n", names)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For a pickle: the steps as rows that name each other by number. Nodes that hold each other would be a recursion as deep as the graph."""
+        place = {node: _Place(k) for k, node in enumerate(self.nodes)}
+        rows = [
+            (node.op, node.target, map_arg(node.args, place.__getitem__), map_arg(node.kwargs, place.__getitem__), node.name, node.type)
+            for node in self.nodes
+        ]
+        return (_graph_of, (rows, self._tracer_cls))
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "Graph":
         made = Graph(tracer_cls=self._tracer_cls)
         made._names = set()
@@ -247,6 +257,26 @@ class Graph:
             output = made.output(result, self.output_node().type)
             output.meta = copy.copy(self.output_node().meta)
         return made
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A node, by its number in the graph."""
+
+    number: int
+
+
+def _graph_of(rows: list[tuple[Any, ...]], tracer_cls: Any) -> Graph:
+    """The graph of the rows of a pickle."""
+    made = Graph(tracer_cls=tracer_cls)
+    nodes: list[Node] = []
+
+    def found(a: Any) -> Any:
+        return map_aggregate(a, lambda item: nodes[item.number] if isinstance(item, _Place) else item)
+
+    for op, target, args, kwargs, name, kind in rows:
+        nodes.append(made.create_node(op, target, found(args), found(kwargs), name, kind))
+    return made
 
 
 def _snake(name: str) -> str:

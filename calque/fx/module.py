@@ -137,22 +137,30 @@ class GraphModule(Module):
         return text
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "GraphModule":
-        plain = Module()
-        plain.__dict__.update(
-            {key: copy.deepcopy(value, memo) for key, value in self.__dict__.items() if key not in ("_graph", "_code", "_hybrid")}
-        )
-        made: GraphModule = GraphModule(plain, copy.deepcopy(self.graph, memo), type(self).__name__)
-        for key, value in plain.__dict__.items():
-            if key not in ("_modules", "_parameters", "_buffers"):
-                made.__dict__.setdefault(key, value)
-        made.__dict__.update({key: plain.__dict__[key] for key in ("_modules", "_parameters", "_buffers", "training")})
-        return made
+        state = {key: copy.deepcopy(value, memo) for key, value in self.__dict__.items() if key not in ("_graph", "_code", "_hybrid")}
+        return _with_state(state, copy.deepcopy(self.graph, memo), type(self).__name__)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {key: value for key, value in self.__dict__.items() if key not in ("_graph", "_code", "_hybrid")}
+        return (_with_state, (state, self.graph, type(self).__name__))
 
     def __copy__(self) -> "GraphModule":
         return GraphModule(self, copy.deepcopy(self.graph), type(self).__name__)
 
     def __str__(self) -> str:
         return "\n".join([super().__repr__(), self.code])
+
+
+def _with_state(state: dict[str, Any], graph: Graph, name: str) -> GraphModule:
+    """The module with what another one had in its `__dict__`, and a graph."""
+    plain = Module()
+    plain.__dict__.update(state)
+    made: GraphModule = GraphModule(plain, graph, name)
+    for key, value in state.items():
+        if key not in ("_modules", "_parameters", "_buffers"):
+            made.__dict__.setdefault(key, value)
+    made.__dict__.update({key: state[key] for key in ("_modules", "_parameters", "_buffers", "training")})
+    return made
 
 
 def assign_to(owner: Any, target: str, value: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
+import pickle
 from typing import Any
 
 import pytest
@@ -194,3 +195,29 @@ def test_models_of_ours_are_traced_through(name: str) -> None:
     with calque.no_grad():
         assert calque.equal(traced(x), module(x))
     assert nn.functional.relu(calque.tensor([-1.0])).item() == 0  # and are themselves afterwards
+
+
+def test_a_graph_module_is_pickled_with_its_graph() -> None:
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+            self.register_buffer("shift", calque.arange(3.0))
+
+        def forward(self, x: Any, factor: int = 2) -> Any:
+            y = self.linear(x)
+            for _ in range(1500):  # more than the stack is deep
+                y = calque.relu(y) + self.shift
+            return {"part": (y, self.shift[0:2] * factor)}, calque.cat([y, y], dim=1)
+
+    traced = fx.symbolic_trace(Deep()).eval()
+    traced.note = "mine"
+    again = pickle.loads(pickle.dumps(traced))
+    assert isinstance(again, fx.GraphModule) and again.code == traced.code and len(again.graph.nodes) == len(traced.graph.nodes)
+    assert (again.note, again.training, list(again.state_dict())) == ("mine", False, list(traced.state_dict()))
+    x = calque.ones(2, 3)
+    (ours, one), (theirs, other) = traced(x), again(x)
+    assert calque.equal(one, other) and all(calque.equal(a, b) for a, b in zip(ours["part"], theirs["part"], strict=True))
+    again.graph.output_node().args = (again.graph.output_node().args[0][1],)
+    again.recompile()
+    assert calque.equal(again(x), one)
