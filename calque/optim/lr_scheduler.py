@@ -89,7 +89,7 @@ class MultiplicativeLR(LambdaLR):
 class StepLR(LRScheduler):
     """lr = base * gamma ** (epoch // step_size)."""
 
-    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
+    def __init__(self, optimizer: Optimizer, step_size: float, gamma: float = 0.1, last_epoch: int = -1) -> None:
         if step_size < 1:
             raise ArgumentError(f"[StepLR] expected step_size >= 1, got {step_size}")
         self.step_size, self.gamma = step_size, gamma
@@ -108,7 +108,7 @@ class StepLR(LRScheduler):
 class MultiStepLR(LRScheduler):
     """lr = base * gamma ** (milestones passed)."""
 
-    def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1) -> None:
+    def __init__(self, optimizer: Optimizer, milestones: Iterable[float], gamma: float = 0.1, last_epoch: int = -1) -> None:
         self.milestones, self.gamma = Counter(milestones), gamma
         super().__init__(optimizer, last_epoch)
 
@@ -133,7 +133,7 @@ class MultiStepLR(LRScheduler):
 class ConstantLR(LRScheduler):
     """lr = base * factor until `total_iters`, then base."""
 
-    def __init__(self, optimizer: Optimizer, factor: float = 1.0 / 3, total_iters: int = 5, last_epoch: int = -1) -> None:
+    def __init__(self, optimizer: Optimizer, factor: float = 1.0 / 3, total_iters: float = 5, last_epoch: int = -1) -> None:
         if not 0 <= factor <= 1:
             raise ArgumentError(f"[ConstantLR] Constant multiplicative factor expected to be between 0 and 1, got {factor}")
         self.factor, self.total_iters = factor, total_iters
@@ -155,7 +155,7 @@ class LinearLR(LRScheduler):
     """Linear warm-up (or decay): the factor goes from `start_factor` to `end_factor` over `total_iters` steps."""
 
     def __init__(
-        self, optimizer: Optimizer, start_factor: float = 1.0 / 3, end_factor: float = 1.0, total_iters: int = 5, last_epoch: int = -1
+        self, optimizer: Optimizer, start_factor: float = 1.0 / 3, end_factor: float = 1.0, total_iters: float = 5, last_epoch: int = -1
     ) -> None:
         if not 0 < start_factor <= 1:
             raise ArgumentError(
@@ -198,7 +198,7 @@ class ExponentialLR(LRScheduler):
 class PolynomialLR(LRScheduler):
     """lr = base * (1 - epoch / total_iters) ** power."""
 
-    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1) -> None:
+    def __init__(self, optimizer: Optimizer, total_iters: float = 5, power: float = 1.0, last_epoch: int = -1) -> None:
         self.total_iters, self.power = total_iters, power
         super().__init__(optimizer, last_epoch)
 

@@ -72,6 +72,8 @@ def triangle(t: int, up: int, down: int) -> float:
 FORMULAS: dict[str, tuple[Callable[[Any], Any], Callable[[int], float]]] = {
     "step": (lambda o: S.StepLR(o, 7, 0.5), lambda t: 0.1 * 0.5 ** (t // 7)),
     "multistep": (lambda o: S.MultiStepLR(o, [30, 4, 4], 0.5), lambda t: 0.1 * 0.5 ** ((t >= 4) * 2 + (t >= 30))),
+    "multistep of fractions": (lambda o: S.MultiStepLR(o, [0.75 * 40, 4.0, 5.5], 0.5), lambda t: 0.1 * 0.5 ** ((t >= 4) * 1 + (t >= 30))),
+    "step of a float": (lambda o: S.StepLR(o, 2.0, 0.5), lambda t: 0.1 * 0.5 ** (t // 2)),
     "constant": (lambda o: S.ConstantLR(o, 0.5, 4), lambda t: 0.1 * (0.5 if t < 4 else 1)),
     "constant at zero": (lambda o: S.ConstantLR(o, 0.0, 4), lambda t: 0.0 if t < 4 else 0.1),
     "linear": (lambda o: S.LinearLR(o, 0.25, 0.75, 10), lambda t: 0.1 * (0.25 + 0.5 * min(t, 10) / 10)),
