@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from calque.functional.interop import StorageView
 from calque.nn.hooks import HookDict
 from calque.nn.module import Module
+from calque.tensor import Tensor
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks")
 
@@ -41,6 +43,9 @@ def _hooks(name: str) -> property:
 
 def attach() -> None:
     """Give the classes these attributes, where they have none of the name."""
+    # Numbers that are equal for the same tensor, or for the same memory: that is all that programs can ask of PyTorch's addresses.
+    Tensor._cdata = property(id)  # type: ignore[attr-defined]
+    StorageView._cdata = property(lambda self: id(self._owner._storage))  # type: ignore[attr-defined]
     found = {f.__name__: f for f in (_register_load_state_dict_pre_hook, _register_state_dict_hook, _call_impl, _replicate_for_data_parallel)}
     for name, value in {**found, **{name: _hooks(name) for name in HOOKS}}.items():
         if name not in vars(Module):

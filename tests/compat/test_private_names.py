@@ -57,6 +57,9 @@ replica = layer._replicate_for_data_parallel()
 replica.weight, replica.bias = layer.weight * 2, layer.bias * 1
 assert type(replica) is type(layer) and replica._is_replica and not list(replica.parameters()) and len(list(replica.buffers())) == 3
 assert replica(torch.ones(4, 2)).shape == (4, 2) and len(list(layer.parameters())) == 2
+x = torch.ones(2)
+assert x._cdata == x._cdata != x.detach()._cdata and second._cdata == second._cdata
+assert x.untyped_storage()._cdata == x[1:].untyped_storage()._cdata != second.untyped_storage()._cdata
 first.grad, second.note, held = torch.ones(2), "mine", first
 torch.utils.swap_tensors(first, second)
 assert held is first and type(first) is torch.Tensor and first.tolist() == [0.0] * 3 and first.note == "mine" and first.grad is None
