@@ -27,6 +27,8 @@ BACKENDS: dict[str, Any] = {
 }
 """Kind of device -> its `backend.base.DeviceBackend`, or "module:function" that makes it when a device of that kind is first used."""
 _HERE = ("cpu", "meta")
+_NAMED = frozenset("fpga hip hpu ideep ipu lazy maia mkldnn mps mtia opencl opengl privateuseone ve vulkan xpu".split())
+"""Kinds that PyTorch knows by name. Programs compare with them and hold them in tables; they are served only where a package says so."""
 
 
 def register_backend(kind: str, backend: Any) -> None:
@@ -63,7 +65,7 @@ class Device:
         if not isinstance(type, str):
             raise DeviceError(f"[device] expected a string like 'cpu' or 'cuda:0', got {shown(type)}")
         name, colon, number = type.partition(":")
-        if (name not in _HERE and name not in BACKENDS and name not in _kinds()) or (colon and not number.isdigit()):
+        if (name not in _HERE and name not in BACKENDS and name not in _NAMED and name not in _kinds()) or (colon and not number.isdigit()):
             raise DeviceError(  # in PyTorch's words, from which libraries learn what kinds there are
                 f"[device] Expected one of {', '.join(_kinds())} device type at start of device string: {clipped(type, 60)}; "
                 "an index may follow, as in 'cuda:0'"
@@ -140,6 +142,9 @@ class InUse:
 
 def backend_of(kind: str) -> Any:
     """The backend of a kind of device; raises `DeviceError` saying what is missing and what helps."""
+    found = BACKENDS.get(kind)
+    if found is None and kind not in _kinds():
+        raise DeviceError(f"[device] expected a device that exists, got one of the kind {kind!r}: nothing serves it; or use device='cpu'")
     found = BACKENDS[kind]
     if isinstance(found, str):
         module, _, name = found.partition(":")

@@ -10,6 +10,7 @@ CODE = """
 import calque
 calque.install_as_torch(children=False)
 import torch
+from torch._jit_internal import _copy_to_script_wrapper
 from torch.distributions.kl import _KL_REGISTRY
 from torch.distributions.multivariate_normal import _batch_mahalanobis, _batch_mv
 from torch.distributions.transforms import _InverseTransform
@@ -23,6 +24,7 @@ from torch.nn.utils import prune
 from torch.optim.lr_scheduler import LRScheduler, _LRScheduler
 from torch.optim.optimizer import Optimizer, ParamsT, _get_value, _use_grad_for_differentiable, required
 
+assert _copy_to_script_wrapper(len) is len
 assert issubclass(_LRScheduler, LRScheduler) or _LRScheduler is LRScheduler
 assert (torch.distributions.Normal, torch.distributions.Normal) in _KL_REGISTRY and Module is torch.nn.Module
 assert isinstance(torch.distributions.ExpTransform().inv, _InverseTransform)

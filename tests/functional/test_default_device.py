@@ -109,3 +109,17 @@ def test_libraries_learn_the_kinds_of_devices_from_the_refusal() -> None:
     kinds = str(caught.value).split("Expected one of ")[1].split(" device type")[0].split(", ")
     assert kinds[0] == "cpu" and "meta" in kinds and "notadevice" not in kinds
     assert "at start of device string: notadevice" in str(caught.value)
+
+
+def test_kinds_that_nobody_serves_are_names() -> None:
+    """Programs compare with them (`x.device == torch.device("mps")`); using one is refused."""
+    for name in ("mps", "xpu", "mps:0"):
+        device = calque.device(name)
+        assert str(device) == name and device != calque.ones(1).device and device is calque.device(name)
+        kind = name.partition(":")[0]
+        text = rf"\[device\] expected a device that exists, got one of the kind '{kind}': nothing serves it; or use device='cpu'"
+        for use in (lambda name=name: calque.ones(1, device=name), lambda name=name: calque.ones(1).to(name), lambda name=name: calque.nn.Linear(1, 1).to(name)):
+            with pytest.raises(DeviceError, match=text):
+                use()
+        with pytest.raises(DeviceError, match=text), device:
+            pass

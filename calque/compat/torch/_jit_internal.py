@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from calque.compat.refused import as_it_is
 from calque.compat.torch.jit import Future, _overload, _overload_method, export, fork, ignore, unused, wait
 
 __all__ = [
-    "BroadcastingList1", "BroadcastingList2", "BroadcastingList3", "Final", "Future", "_overload", "_overload_method", "boolean_dispatch", "export",
-    "fork", "ignore", "is_scripting", "unused", "wait",
+    "BroadcastingList1", "BroadcastingList2", "BroadcastingList3", "Final", "Future", "_copy_to_script_wrapper", "_overload", "_overload_method",
+    "boolean_dispatch", "export", "fork", "ignore", "is_scripting", "unused", "wait",
 ]  # fmt: skip
+
+_copy_to_script_wrapper = as_it_is
 
 
 class _OfNumbers:
