@@ -27,7 +27,9 @@ BACKENDS: dict[str, Any] = {
 }
 """Kind of device -> its `backend.base.DeviceBackend`, or "module:function" that makes it when a device of that kind is first used."""
 _HERE = ("cpu", "meta")
-_NAMED = frozenset("fpga hip hpu ideep ipu lazy maia mkldnn mps mtia opencl opengl privateuseone ve vulkan xpu".split())
+_NAMED = frozenset((
+    "fpga", "hip", "hpu", "ideep", "ipu", "lazy", "maia", "mkldnn", "mps", "mtia", "opencl", "opengl", "privateuseone", "ve", "vulkan", "xpu",
+))  # fmt: skip
 """Kinds that PyTorch knows by name. Programs compare with them and hold them in tables; they are served only where a package says so."""
 
 

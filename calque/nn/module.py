@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from calque.base.errors import ArgumentError, DTypeError, NotDense, how_to_pass
@@ -387,17 +387,19 @@ class Module(Conversions):
         for _, module in self.named_children():
             yield module
 
-    def _named_members(self, registry: str, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
+    def _named_members(
+        self, get_members_fn: Callable[[Any], Iterable[tuple[str, Any]]], prefix: str = "", recurse: bool = True, remove_duplicate: bool = True,
+        *, op: str = "named_members",
+    ) -> Iterator[tuple[str, Any]]:  # fmt: skip
+        """(dotted name, value) of what a function finds in each module; libraries call it with functions of their own."""
         if not isinstance(recurse, int):
-            raise DTypeError(f"[named_{registry[1:]}] expected recurse as a bool, got {described(recurse)}; pass True or False")
+            raise DTypeError(f"[{op}] expected recurse as a bool, got {described(recurse)}; pass True or False")
         if not isinstance(prefix, str):
-            raise DTypeError(f"[named_{registry[1:]}] expected prefix as a str, got {described(prefix)}; leave it out")
+            raise DTypeError(f"[{op}] expected prefix as a str, got {described(prefix)}; leave it out")
         seen: set[int] = set()
         modules = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
         for path, module in modules:
-            if recurse and registry == "_parameters":
-                look_at_lists(module, self)
-            for name, value in module.__dict__[registry].items():
+            for name, value in get_members_fn(module):
                 if value is None or id(value) in seen:
                     continue
                 if remove_duplicate:
@@ -406,7 +408,13 @@ class Module(Conversions):
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, Any]]:
         """(dotted name, parameter); a shared parameter once."""
-        return self._named_members("_parameters", prefix, recurse, remove_duplicate)
+
+        def members(module: Any) -> Iterable[tuple[str, Any]]:
+            if recurse:
+                look_at_lists(module, self)
+            return module.__dict__["_parameters"].items()  # type: ignore[no-any-return]
+
+        return self._named_members(members, prefix, recurse, remove_duplicate, op="named_parameters")
 
     def parameters(self, recurse: bool = True) -> Iterator[Any]:
         """All parameters, each once."""
@@ -415,7 +423,7 @@ class Module(Conversions):
 
     def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, Any]]:
         """(dotted name, buffer); a shared buffer once."""
-        return self._named_members("_buffers", prefix, recurse, remove_duplicate)
+        return self._named_members(lambda module: module.__dict__["_buffers"].items(), prefix, recurse, remove_duplicate, op="named_buffers")
 
     def buffers(self, recurse: bool = True) -> Iterator[Any]:
         """All buffers, each once."""

@@ -118,8 +118,8 @@ def test_kinds_that_nobody_serves_are_names() -> None:
         assert str(device) == name and device != calque.ones(1).device and device is calque.device(name)
         kind = name.partition(":")[0]
         text = rf"\[device\] expected a device that exists, got one of the kind '{kind}': nothing serves it; or use device='cpu'"
-        for use in (lambda name=name: calque.ones(1, device=name), lambda name=name: calque.ones(1).to(name), lambda name=name: calque.nn.Linear(1, 1).to(name)):
+        for use in (lambda name: calque.ones(1, device=name), calque.ones(1).to, calque.nn.Linear(1, 1).to):
             with pytest.raises(DeviceError, match=text):
-                use()
+                use(name)
         with pytest.raises(DeviceError, match=text), device:
             pass

@@ -207,5 +207,25 @@ def test_a_tensor_from_new_parts() -> None:
     s = calque.sparse_coo_tensor([[0, 2]], [1.0, 2.0], (4,)).coalesce()
     assert s.new(s.indices(), s.values() * 3, s.size()).to_dense().tolist() == [3.0, 0.0, 6.0, 0.0]
     assert s.new(s.indices(), s.values()).to_dense().tolist() == [1.0, 0.0, 2.0]
+    assert s.new(4).to_dense().tolist() == [0.0] * 4
     with pytest.raises(ArgumentError, match="indices, values and a size"):
-        s.new(4)
+        s.new(s.indices())
+
+
+def test_indices_of_other_types_are_cast() -> None:
+    values = calque.ones(2)
+    places = calque.tensor([[0.0, 1.7], [1.0, 0.0]], dtype=calque.float64)
+    for indices in (places, places.tolist(), places.to(calque.bool)):
+        x = calque.sparse_coo_tensor(indices, values, (2, 2))
+        assert x._indices().dtype is calque.int64
+        assert x.to_dense().tolist() == [[0.0, 1.0], [1.0, 0.0]]
+    with pytest.raises(TypeError, match="plain indices must be an int64 tensor"):
+        calque.sparse_csr_tensor([0, 1, 2], [0.0, 1.0], values)
+
+
+def test_new_of_a_sparse_tensor() -> None:
+    x = calque.sparse_coo_tensor([[0, 1], [1, 0]], calque.ones(2, dtype=calque.float64), (2, 2))
+    for made, shape in ((x.new(), (0,)), (x.new(2, 3), (2, 3)), (x.new(calque.Size([2, 3])), (2, 3))):
+        assert isinstance(made, SparseTensor) and made.dtype is calque.float64
+        assert made.to_dense().equal(calque.zeros(shape, dtype=calque.float64))
+    assert x.new([[0], [1]], calque.ones(1, dtype=calque.float64)).to_dense().tolist() == [[0.0, 1.0]]

@@ -479,3 +479,15 @@ def test_a_subclass_says_how_strictly_its_part_is_read() -> None:
         else:
             model.load_state_dict(wrong)
             assert len(model[0].seen[2]) == 1
+
+
+def test_named_members_are_what_a_function_finds() -> None:
+    model = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
+    model.note = model[1].note = note = calque.ones(1)
+
+    def tensors(module: Any) -> Any:
+        return [(name, value) for name, value in module.__dict__.items() if isinstance(value, calque.Tensor)] + [("none", None)]
+
+    assert list(model._named_members(tensors)) == [("note", note)]
+    assert [name for name, _ in model._named_members(get_members_fn=tensors, prefix="m", remove_duplicate=False)] == ["m.note", "m.1.note"]
+    assert [name for name, _ in model._named_members(lambda module: module._parameters.items(), recurse=False)] == []

@@ -24,6 +24,8 @@ from calque.tensor import Tensor, read
 
 def _index(op: str, given: Any, name: str, device: Any) -> Tensor:
     made = given if is_tensor(given) else tensor(given, dtype=None if np.size(given) else dt.int64)
+    if name == "indices" and not isinstance(made, SparseTensor) and made._layout.dtype.category != 3:
+        made = cast(made, dt.int64)  # PyTorch takes the whole part of floats, in this format alone
     if isinstance(made, SparseTensor) or made._layout.dtype.category != 1:
         raise DTypeError(f"[{op}] {name} must be an int64 tensor: expected integers, got {made.dtype!r}; convert with .long()")
     return made if device is None else made.to(device)  # type: ignore[no-any-return]
@@ -298,7 +300,10 @@ dsmm = spmm
 
 @rule()
 def new(input: SparseTensor, *parts: Any) -> SparseTensor:
-    """A tensor of the same dtype from indices, values and a size, as programs of old make one."""
+    """A tensor of the same dtype from indices, values and a size, or an empty one of a size, as programs of old make one."""
+    if input._kind == "coo" and (len(parts) == 1 and isinstance(parts[0], (tuple, list)) or all(is_int(n) for n in parts)):
+        size = int_tuple("new", parts) if parts else (0,)
+        return sparse_coo_tensor(tensor([[]] * len(size), dtype=dt.int64), tensor([], dtype=input.dtype), size)
     if input._kind != "coo" or not 2 <= len(parts) <= 3:
         raise ArgumentError(f"[new] expected indices, values and a size of a tensor in coordinates, got {len(parts)} of them; use sparse_coo_tensor")
     return sparse_coo_tensor(*parts, dtype=input.dtype)
