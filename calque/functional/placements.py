@@ -115,6 +115,7 @@ def segment_reduce(
     >>> calque.segment_reduce(calque.tensor([1.0, 2.0, 3.0]), "sum", lengths=calque.tensor([2, 0, 1]))
     tensor([3., 0., 3.])
     """
+    reduce = {"amax": "max", "amin": "min"}.get(reduce, reduce)  # PyTorch takes both names
     if reduce not in _REDUCERS:
         raise ArgumentError(f"[segment_reduce] expected reduce 'sum', 'mean', 'max', 'min' or 'prod', got {shown(reduce)}")
     if indices is not None or (lengths is None) == (offsets is None):

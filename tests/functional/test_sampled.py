@@ -103,6 +103,8 @@ def test_segments(rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(found[1], neutral)
         other = calque.segment_reduce(x, reduce, offsets=calque.tensor([0, 2, 2, 6])).detach().numpy()
         np.testing.assert_array_equal(found, other)
+    for name, other_name in (("amax", "max"), ("amin", "min")):
+        assert calque.segment_reduce(x, name, lengths=lengths).equal(calque.segment_reduce(x, other_name, lengths=lengths))
     assert gradcheck(lambda x: calque.segment_reduce(x, "prod", lengths=lengths, initial=2.0), (x,))
 
 
