@@ -196,6 +196,11 @@ class BackwardHooks:
                     f"[backward hook] expected a gradient of shape {tuple(old._layout.shape)} from a full backward {kind}hook, got "
                     f"{tuple(found._layout.shape)} from {self._named(hook)}; return None to keep it"
                 )
+            if found is not None and old is not None and found._layout.dtype is not old._layout.dtype:
+                raise AutogradError(
+                    f"[backward hook] expected a gradient of dtype {old._layout.dtype!r} from a full backward {kind}hook, got "
+                    f"{found._layout.dtype!r} from {self._named(hook)}; convert it with .to({old._layout.dtype!r})"
+                )
         return value
 
     def _named(self, hook: Any) -> str:

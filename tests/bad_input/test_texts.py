@@ -146,6 +146,7 @@ NAMED = r"wrong_hook \(.*test_texts\.py:\d+\)"
         ((None, None, None), f"expected 1 gradients from a full backward .*hook, got 3 from {NAMED} on Linear"),
         (np.ones((2, 2)), f"got numpy.ndarray of shape .2, 2. from {NAMED}"),
         (calque.ones(5), rf"expected a gradient of shape \(4, 2\) from a full backward .*hook, got \(5,\) from {NAMED} on Linear"),
+        (calque.ones(4, 2).double(), rf"expected a gradient of dtype torch.float32 from a full backward .*hook, got torch.float64 from {NAMED} on"),
     ],
 )
 def test_a_wrong_backward_hook_is_named(kind: str, value: Any, text: str) -> None:
