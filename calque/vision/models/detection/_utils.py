@@ -216,6 +216,19 @@ def check_areas(op: str, targets: Any) -> None:
             )
 
 
+def features_of(detector: Any, images: Sequence[Tensor], targets: Any) -> tuple[Any, Any, list[tuple[int, int]], Mapping[str, Tensor]]:
+    """What a detector's `forward` begins with: (the images as one `ImageList`, the targets that fit it, the images' own sizes, the features of the
+    backbone by name)."""
+    name = type(detector).__name__
+    if detector.training:
+        check_targets(name, targets)
+    sizes = image_sizes(images)
+    batch, targets = detector.transform(images, targets)
+    check_areas(name, targets)
+    features = detector.backbone(batch.tensors)
+    return batch, targets, sizes, features if isinstance(features, Mapping) else {"0": features}
+
+
 def image_sizes(images: Any) -> list[tuple[int, int]]:
     """(height, width) of each image."""
     return [(int(image.shape[-2]), int(image.shape[-1])) for image in images]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from calque import nn
@@ -26,15 +26,7 @@ class GeneralizedRCNN(nn.Module):
     def forward(self, images: Sequence[Tensor], targets: Any = None) -> Any:
         """A list of images (C, H, W) and, in training, as many dicts with what is in them. Raises AssertionError, which is a ValueError, too, for
         targets that are missing or have boxes without an area."""
-        name = type(self).__name__
-        if self.training:
-            det_utils.check_targets(name, targets)
-        sizes = det_utils.image_sizes(images)
-        batch, targets = self.transform(images, targets)
-        det_utils.check_areas(name, targets)
-        features = self.backbone(batch.tensors)
-        if not isinstance(features, Mapping):
-            features = {"0": features}
+        batch, targets, sizes, features = det_utils.features_of(self, images, targets)
         proposals, losses = self.rpn(batch, features, targets)
         found, more = self.roi_heads(features, proposals, batch.image_sizes, targets)
         return {**more, **losses} if self.training else self.transform.postprocess(found, batch.image_sizes, sizes)

@@ -58,14 +58,8 @@ class SingleStage(nn.Module):
     def forward(self, images: Sequence[Tensor], targets: Any = None) -> Any:
         """A list of images (C, H, W) and, in training, as many dicts with what is in them. Raises AssertionError, which is a ValueError, too, for
         targets that are missing or have boxes without an area."""
-        name = type(self).__name__
-        if self.training:
-            det_utils.check_targets(name, targets)
-        sizes = det_utils.image_sizes(images)
-        batch, targets = self.transform(images, targets)
-        det_utils.check_areas(name, targets)
-        features = self.backbone(batch.tensors)
-        maps = list(features.values()) if isinstance(features, Mapping) else [features]
+        batch, targets, sizes, features = det_utils.features_of(self, images, targets)
+        maps = list(features.values())
         outputs = self.head(maps)
         anchors = self.anchor_generator(batch, maps)
         positions = [int(one.shape[2] * one.shape[3]) for one in maps]
