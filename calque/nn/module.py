@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from types import FunctionType
 from typing import Any
 
 from calque.base.errors import ArgumentError, DTypeError, NotDense, how_to_pass
@@ -57,6 +58,14 @@ class Module(Conversions):
     _parameters: dict[str, Any]
     _buffers: dict[str, Any]
     _modules: dict[str, Any]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Functions of the library are built-in ones in PyTorch: in `class Block(Module): conv = torch.conv2d` they do not become methods."""
+        super().__init_subclass__(**options)
+        if not cls.__module__.startswith("calque."):
+            for name, value in list(vars(cls).items()):
+                if isinstance(value, FunctionType) and "." not in value.__qualname__ and value.__module__.partition(".")[0] == "calque":
+                    setattr(cls, name, staticmethod(value))
 
     def __init__(self, **submodules: Any) -> None:
         set_attribute = super().__setattr__

@@ -491,3 +491,26 @@ def test_named_members_are_what_a_function_finds() -> None:
     assert list(model._named_members(tensors)) == [("note", note)]
     assert [name for name, _ in model._named_members(get_members_fn=tensors, prefix="m", remove_duplicate=False)] == ["m.note", "m.1.note"]
     assert [name for name, _ in model._named_members(lambda module: module._parameters.items(), recurse=False)] == []
+
+
+def test_functions_of_the_library_do_not_become_methods() -> None:
+    """In PyTorch they are built-in functions; losses and blocks for two and three dimensions choose theirs in the body of the class."""
+
+    class Block(nn.Module):
+        conv = calque.conv2d
+        act = calque.relu
+        act_ = calque.relu_
+        pool = nn.functional.avg_pool2d
+        size = calque.linalg.vector_norm
+
+        def forward(self, x):
+            return self.size(self.act_(self.act(self.conv(self.pool(x, 2), weight=calque.ones(1, 1, 1, 1)))))
+
+    class Other(Block):
+        act = calque.tanh
+
+        def own(self):
+            return self.act(calque.zeros(1))
+
+    assert Block()(calque.ones(1, 1, 4, 4)).item() == 2
+    assert Other().own().item() == 0 and Block.conv is calque.conv2d
