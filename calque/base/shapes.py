@@ -15,6 +15,8 @@ from numbers import Integral
 from operator import index
 from typing import Any, SupportsIndex
 
+import numpy as np
+
 from calque.base.cache import memoised
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.text import described
@@ -50,13 +52,15 @@ class Size(tuple[int, ...]):
         return Size(result) if isinstance(key, slice) else result
 
     def __add__(self, other: Any) -> Any:
+        """Tuples are joined. What is no tuple is asked first: an array adds its numbers to the extents."""
         return Size(tuple.__add__(self, other)) if isinstance(other, tuple) else NotImplemented
 
     def __radd__(self, other: Any) -> Any:
         return Size(other + tuple(self)) if isinstance(other, tuple) else NotImplemented
 
-    def __mul__(self, count: SupportsIndex) -> Any:
-        return Size(tuple.__mul__(self, count))
+    def __mul__(self, count: Any) -> Any:
+        """As often as a whole number says; an array multiplies the extents."""
+        return Size(tuple.__mul__(self, count)) if isinstance(count, SupportsIndex) and not isinstance(count, np.ndarray) else NotImplemented
 
     __rmul__ = __mul__
 

@@ -158,3 +158,21 @@ def test_sizes_are_ints() -> None:
             calque.Size(wrong)
     with pytest.raises(TypeError, match="unsupported operand"):
         calque.Size([1]) + [2]
+
+
+def test_shapes_are_joined_with_tuples_and_computed_with_arrays() -> None:
+    """An array's own operator is asked: `shape + array` is arithmetic, as NumPy and PyTorch have it."""
+    size = calque.Size([2, 3])
+    joined = [size + (1,), (1,) + size, size + size, size + (True, calque.tensor(5)), size * 2, 2 * size, size * np.int64(2)]
+    assert [tuple(found) for found in joined] == [(2, 3, 1), (1, 2, 3), (2, 3, 2, 3), (2, 3, 1, 5), (2, 3) * 2, (2, 3) * 2, (2, 3) * 2]
+    assert all(type(found) is calque.Size and all(type(extent) is int for extent in found) for found in joined)
+    for found, expected in [
+        (size + np.array(1), [3, 4]), (size + np.array([1, 2]), [3, 5]), (size + np.int64(1), [3, 4]),
+        (size * np.array(2), [4, 6]), (size * np.array([2, 3]), [4, 9]), (size - np.array(1), [1, 2]),
+    ]:  # fmt: skip
+        assert isinstance(found, np.ndarray) and found.tolist() == expected
+    for wrong in (lambda: size + [1], lambda: size + 1, lambda: size + calque.ones(2), lambda: size + "ab", lambda: size + (1.5,)):
+        with pytest.raises(TypeError):
+            wrong()
+    with pytest.raises(TypeError):
+        size * 2.0
