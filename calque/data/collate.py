@@ -33,12 +33,12 @@ def default_collate(batch: Sequence[Any]) -> Any:
     return collate(batch, range(len(batch)), "position")
 
 
-def collate(batch: Sequence[Any], indices: Sequence[Any], word: str) -> Any:
-    """`default_collate` with the names of the samples for its errors: `word` says what `indices` are."""
+def collate(batch: Sequence[Any], indices: Sequence[Any], word: str, table: Mapping[Any, Callable[..., Any]] | None = None) -> Any:
+    """`default_collate` with the names of the samples for its errors: `word` says what `indices` are. `table` takes the place of `OF_OTHERS`."""
     if len(batch) == 0:
         raise CollateError(f"[default_collate] expected at least one sample, got an empty batch; {_ADVICE}")
     try:
-        return _Collator(indices, word).collate(list(batch), "")
+        return _Collator(indices, word, OF_OTHERS if table is None else table).collate(list(batch), "")
     except MemoryError as error:
         raise out_of_memory(error, "default_collate", f"a batch of {len(batch)} samples, the first of which is {shown(batch[0])}") from None
 
@@ -70,16 +70,17 @@ table as `collate_fn_map`."""
 
 
 class _Collator:
-    def __init__(self, indices: Sequence[Any], word: str) -> None:
+    def __init__(self, indices: Sequence[Any], word: str, table: Mapping[Any, Callable[..., Any]]) -> None:
         self.indices = indices
         self.word = word
+        self.table = table
 
     def collate(self, batch: Sequence[Any], path: str) -> Any:
         first = batch[0]
-        if OF_OTHERS:
-            for kind, function in OF_OTHERS.items():
-                if isinstance(first, kind):
-                    return function(batch, collate_fn_map=OF_OTHERS)
+        if self.table:
+            function = self.table.get(type(first)) or next((found for kind, found in self.table.items() if isinstance(first, kind)), None)
+            if function is not None:
+                return function(batch, collate_fn_map=self.table)
         for kind, rule in self.rules():
             if isinstance(first, kind):
                 self.require(batch, kind, path)

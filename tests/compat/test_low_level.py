@@ -194,6 +194,30 @@ def test_batches_of_other_classes() -> None:
         calque.utils.data.default_collate([Pair(1.0)])
 
 
+def test_batches_of_tensors_of_another_class() -> None:
+    """The function in the table puts the tensors together as such, and adds what they carry: as classes of images with metadata do."""
+
+    class Noted(calque.Tensor):
+        note = 0
+
+    module = face("torch.utils.data._utils.collate")
+
+    def noted(batch, *, collate_fn_map=None):
+        found = module.collate_tensor_fn(batch).as_subclass(Noted)
+        found.note = sum(sample.note for sample in batch)
+        return found
+
+    samples = [calque.ones(2).as_subclass(Noted), calque.zeros(2).as_subclass(Noted)]
+    samples[0].note = 3
+    module.default_collate_fn_map[Noted] = noted
+    try:
+        found = calque.utils.data.default_collate([{"x": sample} for sample in samples])["x"]
+    finally:
+        del module.default_collate_fn_map[Noted]
+    assert (type(found), found.note, found.tolist()) == (Noted, 3, [[1, 1], [0, 0]])
+    assert module.collate([(samples[0], 1)], collate_fn_map={Noted: noted})[0].note == 3
+
+
 def test_the_first_form_of_local_response_normalisation() -> None:
     """By PyTorch's own steps: what enters and leaves the sum from channel to channel."""
     calque.manual_seed(0)
