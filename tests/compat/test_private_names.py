@@ -80,6 +80,20 @@ consume_prefix_in_state_dict_if_present(held, "none.")
 assert list(held) == ["weight", "bias"]
 memory = torch.ones(3).storage()
 assert isinstance(memory, torch.TypedStorage) and not isinstance(memory, torch.UntypedStorage) and isinstance(memory.untyped(), torch.UntypedStorage)
+with torch.backends.__allow_nonbracketed_mutation():
+    torch.backends.cudnn.deterministic = True
+assert torch.backends.cudnn.deterministic and not torch.backends.flags_frozen()
+from torchvision.models._utils import IntermediateLayerGetter, _make_divisible
+layers = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1), torch.nn.Tanh())
+getter = IntermediateLayerGetter(layers, {"0": "first", "2": "last"})
+found = getter(torch.ones(4, 2))
+assert list(getter) == ["0", "1", "2"] and list(found) == ["first", "last"] and torch.equal(found["last"], layers[2](found["first"].relu()))
+try:
+    IntermediateLayerGetter(layers, {"0": "first", "9": "none"})
+    assert False
+except ValueError as error:
+    assert "return_layers are not present in model" in str(error) and "got ['9']" in str(error)
+assert [_make_divisible(n, 8) for n in (3, 13, 37)] == [8, 16, 40] and _make_divisible(3, 8, 1) == 9 and _make_divisible(11, 8, 16) == 16
 """
 
 

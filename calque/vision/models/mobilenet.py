@@ -17,9 +17,9 @@ __all__ = ["InvertedResidual", "MobileNetV2", "mobilenet_v2"]
 SETTINGS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
-def divisible(channels: float, by: int) -> int:
-    """The nearest multiple of `by` that is not below nine tenths of `channels`."""
-    found = max(by, int(channels + by / 2) // by * by)
+def divisible(channels: float, by: int, least: int | None = None) -> int:
+    """The nearest multiple of `by` that is not below nine tenths of `channels`, nor below `least` (`by`)."""
+    found = max(by if least is None else least, int(channels + by / 2) // by * by)
     return found + by if found < 0.9 * channels else found
 
 

@@ -1,0 +1,3 @@
+"""Modules of `torchvision.models` that only programs written for it ask for."""
+
+__all__: list[str] = []
