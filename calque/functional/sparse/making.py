@@ -46,7 +46,7 @@ def _values(op: str, given: Any, dtype: Any, device: Any, requires_grad: bool) -
 
 
 def sparse_coo_tensor(
-    indices: Any, values: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None, pin_memory: bool = False,
+    indices: Any = None, values: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None, pin_memory: bool = False,
     requires_grad: bool = False, check_invariants: bool | None = None, is_coalesced: bool | None = None,
 ) -> SparseTensor:  # fmt: skip
     """A tensor of zeros but for the elements at listed places: (dims, n) integers, (n, *dense dims) values -> size.
@@ -61,6 +61,9 @@ def sparse_coo_tensor(
             [4., 0., 5.]])
     """
     op = "sparse_coo_tensor"
+    if values is None and (indices is None) is (size is None):
+        raise DTypeError(f"[{op}] expected indices and values, or a size alone, got {'neither' if size is None else 'indices and a size'}")
+    indices = size if indices is None else indices
     if values is None or (size is None and isinstance(indices, tuple) and not is_tensor(values) and np.ndim(values) == 0):
         extent = int_tuple(op, (indices,) if values is None else (indices, values))
         kind = dt.get_default_dtype() if dtype is None else dtype_of(dtype, op)
