@@ -102,3 +102,37 @@ def test_rare_layers_load_on_first_use() -> None:
         "calque.nn.LazyConv2d, calque.nn.attention.sdpa_kernel; assert 'CTCLoss' in dir(calque.nn)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_blocks_of_transformer_layers_may_be_replaced(norm_first: bool) -> None:
+    """By PyTorch's names: who wants the weights of the attention overrides `_sa_block`."""
+
+    class Encoder(nn.TransformerEncoderLayer):
+        def _sa_block(self, x, attn_mask, key_padding_mask, is_causal=False):
+            found, self.weights = self.self_attn(x, x, x, attn_mask=attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal)
+            return self.dropout1(found)
+
+        def _ff_block(self, x):
+            return super()._ff_block(x) * 2
+
+    class Decoder(nn.TransformerDecoderLayer):
+        def _mha_block(self, x, mem, attn_mask, key_padding_mask, is_causal=False):
+            return super()._mha_block(x, mem, attn_mask, key_padding_mask, is_causal) * 0
+
+    calque.manual_seed(0)
+    x, memory = calque.randn(2, 3, 8), calque.randn(2, 5, 8)
+    encoder = Encoder(8, 2, 16, 0.0, batch_first=True, norm_first=norm_first)
+    plain = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True, norm_first=norm_first)
+    plain.load_state_dict(encoder.state_dict())
+    plain.linear2.weight.data.mul_(2)
+    plain.linear2.bias.data.mul_(2)
+    assert calque.allclose(encoder(x), plain(x), atol=1e-5) and tuple(encoder.weights.shape) == (2, 3, 3)
+    decoder = Decoder(8, 2, 16, 0.0, batch_first=True, norm_first=norm_first)
+    assert calque.equal(decoder(x, memory), decoder(x, memory * 3))
+
+
+def test_layers_of_zeros_have_the_value_that_they_pad_with() -> None:
+    for layer, kind in ((nn.ZeroPad1d(1), nn.ConstantPad1d), (nn.ZeroPad2d((1, 2, 3, 4)), nn.ConstantPad2d), (nn.ZeroPad3d(2), nn.ConstantPad3d)):
+        assert layer.value == 0.0 and isinstance(layer, kind) and repr(layer) == f"{type(layer).__name__}({layer.padding})"
+    assert nn.Upsample(scale_factor=2).name == "Upsample" and nn.UpsamplingNearest2d(scale_factor=2).name == "UpsamplingNearest2d"

@@ -37,6 +37,8 @@ def _activation(activation: Any) -> Callable[[Tensor], Tensor]:
 class _Layer(Module):
     """What encoder and decoder layers share."""
 
+    _blocks = 2  # how many with a residual
+
     def _build(
         self,
         d_model: int,
@@ -48,30 +50,34 @@ class _Layer(Module):
         batch_first: bool,
         norm_first: bool,
         bias: bool,
-        blocks: int,
         device: Any,
         dtype: Any,
     ) -> None:
         options = {"device": device, "dtype": dtype}
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, **options)
-        if blocks == 3:
+        if self._blocks == 3:
             self.multihead_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, **options)
         self.linear1 = Linear(d_model, dim_feedforward, bias, **options)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, **options)
         self.norm_first = norm_first
-        for i in range(1, blocks + 1):
+        for i in range(1, self._blocks + 1):
             setattr(self, f"norm{i}", LayerNorm(d_model, layer_norm_eps, bias=bias, **options))
-        for i in range(1, blocks + 1):
+        for i in range(1, self._blocks + 1):
             setattr(self, f"dropout{i}", Dropout(dropout))
         self.activation = _activation(activation)
 
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        return self.linear2(self.dropout(self.activation(self.linear1(x))))  # type: ignore[no-any-return]
+    # The blocks have PyTorch's names and parameters, and forward calls them as there: subclasses put others in their places.
 
-    def _self_attention(self, x: Tensor, mask: Any, padding: Any, is_causal: bool) -> Tensor:
-        y = self.self_attn(x, x, x, key_padding_mask=padding, need_weights=False, attn_mask=mask, is_causal=is_causal)[0]
+    def _sa_block(self, x: Tensor, attn_mask: Any, key_padding_mask: Any, is_causal: bool = False) -> Tensor:
+        """Self-attention, without its residual."""
+        y = self.self_attn(x, x, x, key_padding_mask=key_padding_mask, need_weights=False, attn_mask=attn_mask, is_causal=is_causal)[0]
         return self.dropout1(y)  # type: ignore[no-any-return]
+
+    def _ff_block(self, x: Tensor) -> Tensor:
+        """The feed-forward network, without its residual."""
+        y = self.linear2(self.dropout(self.activation(self.linear1(x))))
+        return getattr(self, f"dropout{self._blocks}")(y)  # type: ignore[no-any-return]
 
 
 class TransformerEncoderLayer(_Layer):
@@ -89,19 +95,21 @@ class TransformerEncoderLayer(_Layer):
         dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self._build(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, 2, device, dtype)
+        self._build(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device, dtype)
 
     def forward(self, src: Tensor, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False) -> Tensor:
         x = src
         if self.norm_first:
-            x = x + self._self_attention(self.norm1(x), src_mask, src_key_padding_mask, is_causal)
-            return x + self.dropout2(self._feed_forward(self.norm2(x)))  # type: ignore[no-any-return]
-        x = self.norm1(x + self._self_attention(x, src_mask, src_key_padding_mask, is_causal))
-        return self.norm2(x + self.dropout2(self._feed_forward(x)))  # type: ignore[no-any-return]
+            x = x + self._sa_block(self.norm1(x), src_mask, src_key_padding_mask, is_causal=is_causal)
+            return x + self._ff_block(self.norm2(x))
+        x = self.norm1(x + self._sa_block(x, src_mask, src_key_padding_mask, is_causal=is_causal))
+        return self.norm2(x + self._ff_block(x))  # type: ignore[no-any-return]
 
 
 class TransformerDecoderLayer(_Layer):
     """Self-attention, attention to the encoder's memory and a feed-forward network: (L, N, E), (S, N, E) -> (L, N, E)."""
+
+    _blocks = 3
 
     def __init__(
         self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1, activation: Any = F.relu,
@@ -109,10 +117,11 @@ class TransformerDecoderLayer(_Layer):
         dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self._build(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, 3, device, dtype)
+        self._build(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device, dtype)
 
-    def _cross_attention(self, x: Tensor, memory: Tensor, mask: Any, padding: Any, is_causal: bool) -> Tensor:
-        y = self.multihead_attn(x, memory, memory, key_padding_mask=padding, need_weights=False, attn_mask=mask, is_causal=is_causal)[0]
+    def _mha_block(self, x: Tensor, mem: Tensor, attn_mask: Any, key_padding_mask: Any, is_causal: bool = False) -> Tensor:
+        """Attention to the encoder's memory, without its residual."""
+        y = self.multihead_attn(x, mem, mem, key_padding_mask=key_padding_mask, need_weights=False, attn_mask=attn_mask, is_causal=is_causal)[0]
         return self.dropout2(y)  # type: ignore[no-any-return]
 
     def forward(
@@ -121,12 +130,12 @@ class TransformerDecoderLayer(_Layer):
     ) -> Tensor:  # fmt: skip
         x = tgt
         if self.norm_first:
-            x = x + self._self_attention(self.norm1(x), tgt_mask, tgt_key_padding_mask, tgt_is_causal)
-            x = x + self._cross_attention(self.norm2(x), memory, memory_mask, memory_key_padding_mask, memory_is_causal)
-            return x + self.dropout3(self._feed_forward(self.norm3(x)))  # type: ignore[no-any-return]
-        x = self.norm1(x + self._self_attention(x, tgt_mask, tgt_key_padding_mask, tgt_is_causal))
-        x = self.norm2(x + self._cross_attention(x, memory, memory_mask, memory_key_padding_mask, memory_is_causal))
-        return self.norm3(x + self.dropout3(self._feed_forward(x)))  # type: ignore[no-any-return]
+            x = x + self._sa_block(self.norm1(x), tgt_mask, tgt_key_padding_mask, tgt_is_causal)
+            x = x + self._mha_block(self.norm2(x), memory, memory_mask, memory_key_padding_mask, memory_is_causal)
+            return x + self._ff_block(self.norm3(x))
+        x = self.norm1(x + self._sa_block(x, tgt_mask, tgt_key_padding_mask, tgt_is_causal))
+        x = self.norm2(x + self._mha_block(x, memory, memory_mask, memory_key_padding_mask, memory_is_causal))
+        return self.norm3(x + self._ff_block(x))  # type: ignore[no-any-return]
 
 
 def _copies(owner: str, layer: Module, count: int) -> ModuleList:

@@ -36,7 +36,7 @@ class Upsample(Module):
         recompute_scale_factor: bool | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.size, self.mode, self.align_corners = size, mode, align_corners
+        self.name, self.size, self.mode, self.align_corners = type(self).__name__, size, mode, align_corners
         self.scale_factor = _factors(scale_factor)
         self.recompute_scale_factor = recompute_scale_factor
 
@@ -173,14 +173,20 @@ class ConstantPad2d(_ConstantPad):
     sides = 4
 
 
-class ZeroPad1d(_Pad):
+class _ZeroPad(_ConstantPad):
+    def __init__(self, padding: Any) -> None:
+        super().__init__(padding, 0.0)
+
+    def extra_repr(self) -> str:
+        return str(self.padding)
+
+
+class ZeroPad1d(_ZeroPad, ConstantPad1d):
     """Add zeros at both ends: (*, L) -> (*, L')."""
 
 
-class ZeroPad2d(_Pad):
+class ZeroPad2d(_ZeroPad, ConstantPad2d):
     """Add a border of zeros: (*, H, W) -> (*, H', W')."""
-
-    sides = 4
 
 
 class ReflectionPad1d(_Pad):

@@ -10,7 +10,7 @@ from calque.nn.module import Module
 from calque.nn.modules.conv import _Transposed
 from calque.nn.modules.make import spread
 from calque.nn.modules.pooling import _Adaptive, _AdaptiveMax, _LPPool, _MaxPool
-from calque.nn.modules.vision import _ConstantPad, _Pad
+from calque.nn.modules.vision import _ConstantPad, _Pad, _ZeroPad
 from calque.tensor import Tensor
 
 __all__ = [
@@ -229,15 +229,13 @@ class ConstantPad3d(_ConstantPad):
     sides = 6
 
 
-class ZeroPad3d(_Pad):
+class ZeroPad3d(_ZeroPad, ConstantPad3d):
     """Add a border of zeros: (*, D, H, W) -> (*, D', H', W').
 
     >>> import calque
     >>> calque.nn.ZeroPad3d(1)(calque.ones(1, 1, 1, 1, 1)).sum().item()
     1.0
     """
-
-    sides = 6
 
 
 class ReflectionPad3d(_Pad):
