@@ -92,7 +92,7 @@ try:
     IntermediateLayerGetter(layers, {"0": "first", "9": "none"})
     assert False
 except ValueError as error:
-    assert "return_layers are not present in model" in str(error) and "got ['9']" in str(error)
+    assert "return_layers are not present in model" in str(error) and "got '9'" in str(error)
 assert [_make_divisible(n, 8) for n in (3, 13, 37)] == [8, 16, 40] and _make_divisible(3, 8, 1) == 9 and _make_divisible(11, 8, 16) == 16
 """
 

@@ -231,9 +231,6 @@ def test_new_of_a_sparse_tensor() -> None:
     assert x.new([[0], [1]], calque.ones(1, dtype=calque.float64)).to_dense().tolist() == [[0.0, 1.0]]
 
 
-        s.new(4)
-
-
 def test_a_size_alone_is_a_tensor_without_elements() -> None:
     for made in (calque.sparse_coo_tensor((5, 3)), calque.sparse_coo_tensor(size=(5, 3), dtype=calque.int32)):
         assert tuple(made.shape) == (5, 3) and made._nnz() == 0 and made.to_dense().tolist() == [[0] * 3] * 5

@@ -13,8 +13,9 @@ from calque import nn
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.tensor import Tensor
+from calque.vision.models.mobilenet import divisible as _make_divisible
 
-__all__ = ["IntermediateLayerGetter", "relative_places"]
+__all__ = ["IntermediateLayerGetter", "_make_divisible", "relative_places"]
 
 
 class IntermediateLayerGetter(nn.ModuleDict):
