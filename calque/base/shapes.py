@@ -30,9 +30,9 @@ class Size(tuple[int, ...]):
 
     __slots__ = ()
 
-    def __new__(cls, sizes: Iterable[SupportsIndex] = ()) -> "Size":
+    def __new__(cls, iterable: Iterable[SupportsIndex] = ()) -> "Size":
         """Sizes as ints; what stands for one (a flag, a 0-d tensor) becomes one. Raises a `DTypeError` for what does not."""
-        found = tuple.__new__(cls, sizes)
+        found = tuple.__new__(cls, iterable)
         for v in found:
             if v.__class__ is not int:
                 return tuple.__new__(cls, _sizes(found))

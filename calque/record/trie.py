@@ -120,7 +120,8 @@ def forget() -> None:
 
 def full() -> bool:
     """Whether something has to be forgotten before more is recorded."""
-    return Counters.edges >= settings.max_trie_edges or Counters.edges * EDGE + Counters.nbytes >= _TABLE.limit()
+    limit = _TABLE.limit()  # programs come between two times that this is asked
+    return Counters.edges >= settings.max_trie_edges or Counters.edges * EDGE + Counters.nbytes >= limit - limit // 32
 
 
 def evict(here: Edge = _ROOT) -> None:

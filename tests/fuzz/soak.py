@@ -33,6 +33,7 @@ from tests.fuzz.holders import containers
 
 F = nn.functional
 POINTS = 40  # measurements, of which the second half counts
+LOOKS = (POINTS // 4, 3 * POINTS // 8, POINTS // 2, 3 * POINTS // 4, 7 * POINTS // 8, POINTS - 1)  # when containers are looked at
 MOST = 100.0  # bytes per program
 MEMO = 4 << 20
 STATM = Path("/proc/self/statm")
@@ -225,13 +226,21 @@ def slope(points: list[tuple[int, int]]) -> float:
     return found
 
 
+def grown(looks: list[dict[str, int]]) -> dict[str, int]:
+    """How much larger every container was at all looks of the second half than at any of the first: what is filled and emptied by turns has not
+    grown. Some come into being with the first use."""
+    early, late = looks[: len(looks) // 2], looks[len(looks) // 2 :]
+    least = {name: min(look.get(name, 0) for look in late) for name in late[-1]}
+    return {name: size - max(look.get(name, size // 2) for look in early) for name, size in least.items()}
+
+
 def run(kind: str, seed: int, count: int, first: int = 0) -> dict[str, Any]:
     """Run so many programs, and describe what has become of memory."""
     step, points = KINDS[kind](random.Random(seed)), []
     untouched: list[tuple[int, int]] = []
     trim = getattr(ctypes.CDLL(None), "malloc_trim", int)
     each = max(1, count // POINTS)
-    before: dict[str, int] = {}
+    looks: list[dict[str, int]] = []
     kinds: Counter[str] = Counter()
     for k in range(count):
         step(first + k)
@@ -239,17 +248,17 @@ def run(kind: str, seed: int, count: int, first: int = 0) -> dict[str, Any]:
             untouched.append((k, resident()))
             gc.collect()
             trim(0)
+            if len(points) in LOOKS:
+                looks.append(containers())
             if len(points) in (POINTS // 2, POINTS - 1):
-                now, alive = containers(), Counter(type(x).__name__ for x in gc.get_objects())
-                grown = {name: size - before.get(name, size // 2) for name, size in now.items()}  # some come into being with the first use
-                more = alive - kinds
-                before, kinds = now, alive
+                alive = Counter(type(x).__name__ for x in gc.get_objects())
+                more, kinds = alive - kinds, alive
             points.append((k, resident()))
     half = count // 2
     return {
         "kind": kind, "seed": seed, "count": count, "slope": slope(points[POINTS // 2 :]),
         "untouched": slope(untouched[POINTS // 2 :]), "resident": untouched[-1][1],
-        "grown": {name: size for name, size in grown.items() if size > half // 10 + 8},
+        "grown": {name: size for name, size in grown(looks).items() if size > half // 10 + 8},
         "objects": {name: size for name, size in more.items() if size > half // 10 + 64},
         "full": {name: table for name, table in calque.stats().caches.items() if table["bytes"] > table["limit"]},
         "caches": len(TABLES), "evictions": calque.stats().evictions,
