@@ -503,8 +503,8 @@ LOOP_OF(erf_double, double, erf(x))
 LOOP_OF(lgamma_single, float, lgamma((double)x))
 LOOP_OF(lgamma_double, double, lgamma(x))
 
-/* As `digamma_scalar` in `calque/ops/special.py`: recurrence up to 12, then the asymptotic series. */
 #define PI 3.141592653589793
+/* As `digamma_scalar` in `calque/ops/special.py`: recurrence up to 12, then the asymptotic series. */
 static double digamma_of(double x) {
     static const double series[] = {1.0 / 12, -1.0 / 120, 1.0 / 252, -1.0 / 240, 1.0 / 132, -691.0 / 32760, 1.0 / 12, -3617.0 / 8160};
     if (x == 0) return copysign(INFINITY, -x);

@@ -13,7 +13,7 @@ from calque.autograd.modes import no_grad
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, ShapeError, UnsupportedTypeError
 from calque.base.futures import Future
-from calque.base.layout import Layout, dense_layout
+from calque.base.layout import Layout, value_layout
 from calque.base.text import shown, type_name
 from calque.distributed.exchange import exchange, flat, set_value, wait_for
 from calque.distributed.group import ProcessGroup, ReduceOp
@@ -129,14 +129,14 @@ def assign(t: Any, storage: Any) -> None:
     """Write a result into a tensor of the same number of elements."""
     if not set_value(t._storage, t._layout, storage):
         with no_grad():
-            copy_(detach(t), wrap(storage, dense_layout(tuple(t._layout.shape), t._layout.dtype, t._layout.device)))
+            copy_(detach(t), wrap(storage, value_layout(t._layout)))
     else:
         t._cache = None
 
 
 def targets_of(tensors: Sequence[Any]) -> list[Layout]:
     """Dense layouts of the shapes of tensors."""
-    return [dense_layout(tuple(t._layout.shape), t._layout.dtype, t._layout.device) for t in tensors]
+    return [value_layout(t._layout) for t in tensors]
 
 
 def begin(

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import calque
+from calque.backend.base import WAITING
 from calque.base.config import settings
 from calque.ir.program import Program
 from calque.run.buffer import Buffer
@@ -561,3 +562,21 @@ def test_an_error_is_raised_once_whichever_of_its_values_is_read() -> None:
         x.tolist()
     calque.synchronize()
     assert index.shape == (2, 3)
+
+
+def test_who_is_woken_waits_no_more(queues: list[Queue]) -> None:
+    """The next task of a queue begins before the thread that waited has the interpreter's lock: it is counted as going on all the same."""
+    met: list[bool] = []
+
+    def first() -> None:
+        while not WAITING:
+            time.sleep(1e-4)
+
+    for _ in range(20):
+        task = Task(first)
+        queues[0].submit(task)
+        queues[0].submit(Task(lambda: met.append(bool(WAITING))))
+        task.wait()
+        while queues[0].depth:  # without waiting for it
+            time.sleep(1e-4)
+    assert met == [False] * 20

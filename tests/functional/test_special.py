@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ import pytest
 import calque
 from calque import special
 from calque.autograd import gradcheck, gradgradcheck
+from calque.ops.special import digamma_scalar, lgamma_scalar
 
 scipy_special = pytest.importorskip("scipy.special")
 
@@ -156,6 +158,27 @@ def test_no_special_function_goes_from_element_to_element(name: str) -> None:
         assert calls_of(lambda: getattr(special, name)(*operands).tolist()) < LIGHT
     else:
         assert calls_of(lambda: getattr(special, name)(x).tolist()) < LIGHT
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("function", "scalar"), [(calque.digamma, digamma_scalar), (calque.lgamma, lgamma_scalar)])
+def test_few_numbers_are_what_the_definition_gives(function: Callable[..., calque.Tensor], scalar: Callable[[float], float], dtype: type) -> None:
+    """At poles, zeros of both signs, infinities and NaN, where the compiled module has loops of its own."""
+    x = np.array([0.0, -0.0, -1.0, -2.5, -0.3, 1e-8, 0.5, 1, 3, 11.99, 12, 50, 1e10, np.inf, -np.inf, np.nan, -1e-9, -100.25], dtype)
+    found, wanted = function(calque.tensor(x)).numpy(), np.array([scalar(float(v)) for v in x]).astype(dtype)
+    np.testing.assert_allclose(found, wanted, rtol=1e-13 if dtype is np.float64 else 3e-7)
+    assert (np.signbit(found) == np.signbit(wanted))[~np.isnan(wanted)].all()
+
+
+def test_a_part_that_was_not_met_takes_few_calls() -> None:
+    """A window that moves is new at every turn: no layouts for its items, no gradient that nobody asks for."""
+    x = calque.ones(4000, 4)
+    assert x[0:9].shape == (9, 4)
+    assert calls_of(lambda: [x[k : k + 9] for k in range(next(BEGINS), 4000, 37)]) < 80 * 108
+    assert calls_of(lambda: [x[k : k + 9, 1:3] for k in range(next(BEGINS), 4000, 37)]) < 100 * 108
+
+
+BEGINS = itertools.count(1)
 
 
 def test_methods_load_when_they_are_asked_for() -> None:
