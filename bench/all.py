@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import installed
 from kernels import QUICK, cases
 from models import JOBS
 
@@ -48,7 +49,7 @@ class Worker:
         """The answer, or {"error": ...} if the process died or did not answer in time."""
         if self.process is None:
             threads = str(self.threads)
-            environment = {**os.environ, "OMP_NUM_THREADS": threads, "CALQUE_NUM_THREADS": threads, "KMP_BLOCKTIME": "0", "MKL_NUM_THREADS": threads}
+            environment = installed.environment(OMP_NUM_THREADS=threads, CALQUE_NUM_THREADS=threads, KMP_BLOCKTIME="0", MKL_NUM_THREADS=threads)
             # XLA takes as many threads as there are processors
             environment["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if self.threads > 1 else 'false'} " + os.environ.get("XLA_FLAGS", "")
             environment |= self.more

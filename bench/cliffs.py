@@ -26,6 +26,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import installed
+
 HERE = Path(__file__).resolve().parent
 OTHERS = 720  # number of the first turn that fills the cache
 BLOCK, MOST = 0.02, 10  # seconds of turns behind each other, and turns at most
@@ -68,7 +70,7 @@ class Contender:
 
     def __init__(self, framework: str, name: str, threads: int, environment: dict[str, str]) -> None:
         command = [sys.executable, __file__, "--worker", framework, "--only", name, "--threads", str(threads)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=installed.environment(**environment))
 
     def ask(self, turn: int) -> dict[str, Any]:
         """Run one turn."""

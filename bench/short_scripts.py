@@ -8,13 +8,14 @@ Prints the median wall time of each: PyTorch, Calque with a warm kernel cache, C
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from installed import environment
 
 STEP = """
 optimizer = T.optim.{optimizer}(model.parameters(), lr=0.01)
@@ -55,7 +56,7 @@ def seconds(framework: str, script: str, threads: int, cache: str) -> float:
     text = f"import {framework} as T\nnn, F = T.nn, T.nn.functional\nT.set_num_threads({threads})\nT.manual_seed(0)\n{script}\n"
     root = str(Path(__file__).resolve().parent.parent)
     start = time.perf_counter()
-    subprocess.run([sys.executable, "-c", text], check=True, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": root, "CALQUE_CACHE": cache})
+    subprocess.run([sys.executable, "-c", text], check=True, stdout=subprocess.DEVNULL, env=environment(PYTHONPATH=root, CALQUE_CACHE=cache))
     return time.perf_counter() - start
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -18,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import installed
 
 SECONDS = {"mlp": 0.3, "lenet": 0.5, "resnet18-32": 1.5, "resnet18-224": 2.5, "lstm": 0.6, "gpt": 2.5}  # of one slice
 
@@ -63,7 +64,7 @@ class Contender:
     """A worker process of one framework."""
 
     def __init__(self, framework: str) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "2", "CALQUE_NUM_THREADS": "2", "KMP_BLOCKTIME": "0"}
+        environment = installed.environment(OMP_NUM_THREADS="2", CALQUE_NUM_THREADS="2", KMP_BLOCKTIME="0")
         command = [sys.executable, __file__, "--worker", framework]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
