@@ -10,6 +10,7 @@ PyObject *record_general(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *record_named(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *set_backward(PyObject *, PyObject *);
 PyObject *run_pass(PyObject *, PyObject *const *, Py_ssize_t);
+PyObject *arithmetic(PyObject *, PyObject *const *, Py_ssize_t);
 
 /* set_up(classes, local, types, numbers, slot_of, flush, bound, baked, scalar_tag, primitives, recorded) */
 static PyObject *set_up(PyObject *module, PyObject *args) {
@@ -58,6 +59,7 @@ static PyMethodDef methods[] = {
     FAST("make_view", make_view, "make_view(t, kind, label)"),
     FAST("array", eager_array, "array(trace, t): the values of a tensor, where they lie."),
     FAST("made", eager_made, "made(trace, value, view, fresh): a tensor of what a routine gave."),
+    FAST("arithmetic", arithmetic, "arithmetic(values, steps, guards, results, hashed): the results, the guard that does not hold, or None."),
     FAST("run_pass", run_pass, "run_pass(work, state, heap, pending, leaves, keep): works through the nodes that have nothing unusual."),
     {NULL, NULL, 0, NULL},
 };

@@ -184,8 +184,10 @@ def _nothing_was_recorded_before() -> None:
         recorder.flush("test")
         dispatch.wait_for_queues()
         trie.forget()
-    sizes, template = (sys.modules.get(f"calque.{name}") for name in ("kernel.sizes", "autograd.template"))
-    for cache in (*((sizes.FAMILIES.known, sizes.FAMILIES.variants) if sizes else ()), *((template._variants, template._views) if template else ())):
+    names = ("kernel.sizes", "backend.cpu.sized", "autograd.template")
+    sizes, arguments, template = (sys.modules.get(f"calque.{name}") for name in names)
+    known = [*([sizes.FAMILIES] if sizes else ()), *([arguments.ARRANGED] if arguments else ())]
+    for cache in (*(cache for one in known for cache in (one.known, one.variants)), *((template._variants, template._views) if template else ())):
         cache.clear()
 
 

@@ -19,6 +19,7 @@ from calque.base.layout import Layout
 from calque.base.shapes import Shape
 from calque.ir.program import Program
 from calque.kernel.schedule import Schedule
+from calque.kernel.sizes import Found
 from calque.ops.opdef import OpDef
 
 Array = Any  # a 1-D dense numpy.ndarray
@@ -196,6 +197,11 @@ class Backend(Memory):
     @abstractmethod
     def compile(self, schedule: Schedule) -> Executable:
         """Machine code (or whatever runs fastest) for a schedule."""
+
+    def compile_sized(self, launches: Found) -> Executable | None:
+        """The same for launches that follow from those of other sizes, where their places and everything else about them does, too; None if these
+        are to be placed and compiled like any others."""
+        return None
 
     def recall(self, program: bytes) -> Executable | None:
         """What `keep` was given for an equal program, now or in an earlier process; None if there is nothing."""

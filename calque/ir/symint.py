@@ -12,14 +12,19 @@ or computed from one. Only -1, 0 and 1 are plain: a guard says that nothing that
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+
+from calque.base.native import hot
 
 PLAIN = (-1, 0, 1)
 _PLAIN = frozenset(PLAIN)
-_ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod", "truediv")
+_ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod", "truediv", "max")
 _COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
-FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {name: getattr(operator, name) for name in (*_ARITHMETIC, *_COMPARE)}
+OPERATIONS = (*_ARITHMETIC, *_COMPARE)
+_FUNCTIONS: list[Callable[[Any, Any], Any]] = [getattr(operator, name, max) for name in OPERATIONS]
+_BY_NAME = dict(zip(OPERATIONS, _FUNCTIONS, strict=True))
 
 
 class SymInt:
@@ -74,10 +79,17 @@ def _operator(name: str, reflected: bool) -> Callable[[SymInt, Any], Any]:
     return lambda a, b: a.sizes.combine(name, a, b)
 
 
-for _name in (*_ARITHMETIC, *_COMPARE):
+for _name in (*_ARITHMETIC[:-1], *_COMPARE):
     setattr(SymInt, f"__{_name}__", _operator(_name, False))
     if _name in _ARITHMETIC:
         setattr(SymInt, f"__r{_name}__", _operator(_name, True))
+
+
+def largest(a: Any, b: Any) -> Any:
+    """The larger of two numbers. Which one that is decides nothing, as it would with `max`."""
+    if a.__class__ is SymInt:
+        return a.sizes.combine("max", a, b)
+    return b.sizes.combine("max", a, b) if b.__class__ is SymInt else max(a, b)
 
 
 class Sizes:
@@ -131,7 +143,7 @@ class Sizes:
         if found is None:
             return NotImplemented
         left, x, right, y = found
-        value = FUNCTIONS[name](x, y)
+        value = _BY_NAME[name](x, y)
         if left < 0 and right < 0:
             return self.constant(value)
         if value.__class__ is int:
@@ -148,7 +160,7 @@ class Sizes:
         if found is None:
             return NotImplemented
         left, x, right, y = found
-        answer = FUNCTIONS[name](x, y)
+        answer = _BY_NAME[name](x, y)
         if left != right:  # else both are the same expression, or neither varies
             self.asked.setdefault((name, *self._both(*found)), answer)
         return answer
@@ -168,19 +180,14 @@ class Sizes:
         return Guarded(self, results)
 
 
-SUSPECTS = 4  # guards of one function that are asked first
+LEFT_FLOAT, RIGHT_FLOAT = 16, 32  # flags of an operation, beside its number in `OPERATIONS`
+_FAILURES = (ZeroDivisionError, ValueError, OverflowError)
 
 
 class Guarded:
-    """See `Sizes.compiled`. All numbers lie in one list: constants, variables, then what is computed from them step by step. What did not hold for
-    other sizes is asked first (`_suspects`): most that is not for these is recognised by a few steps."""
-
-    constants: list[Any]
-    order: list[int]
-    steps: list[tuple[Callable[[Any, Any], Any], int, int]]
-    guards: list[tuple[Callable[[Any, Any], Any], int, int, bool]]
-    results: list[int]
-    hashed: list[int]
+    """See `Sizes.compiled`. All numbers lie in one list: constants, variables, then what is computed from them step by step. `steps` are rows
+    (operation, place, place), `guards` (operation, place, place, answer), `results` and `hashed` (place, whether it is a float), an array of each, as
+    the compiled module reads them. `failed`: the number of the guard that did not hold last time."""
 
     def __init__(self, sizes: Sizes, results: Sequence[int]) -> None:
         wanted = _needed(sizes, results)
@@ -188,76 +195,91 @@ class Guarded:
         variables = [row for row, key in enumerate(sizes.rows) if key[0] == "variable"]
         computed = [row for row in sorted(wanted) if sizes.rows[row][0] in _ARITHMETIC]
         place = {row: k for k, row in enumerate([*constants, *variables, *computed])}
+
+        def operation(name: str, a: int, b: int) -> tuple[int, int, int]:
+            flags = LEFT_FLOAT * isinstance(sizes.values[a], float) + RIGHT_FLOAT * isinstance(sizes.values[b], float)
+            return OPERATIONS.index(name) | flags, place[a], place[b]
+
+        def kept(rows: Iterable[int]) -> list[int]:
+            return [number for row in rows for number in (place[row], isinstance(sizes.values[row], float))]
+
         self._set(
             [sizes.values[row] for row in constants],
             [sizes.rows[row][1] for row in variables],
-            [(FUNCTIONS[op], place[a], place[b]) for op, a, b in map(sizes.rows.__getitem__, computed)],
-            [(FUNCTIONS[op], place[a], place[b], answer) for (op, a, b), answer in sizes.asked.items()],
-            [place[row] for row in results],
-            [place[row] for row in sizes.keys],
+            [number for row in computed for number in operation(*sizes.rows[row])],
+            [number for key, answer in sizes.asked.items() for number in (*operation(*key), answer)],
+            kept(results),
+            kept(sizes.keys),
         )
 
-    def _set(self, constants: Any, order: Any, steps: Any, guards: Any, results: Any, hashed: Any) -> None:
-        self.constants, self.order, self.steps, self.guards, self.results, self.hashed = constants, order, steps, guards, results, hashed
-        self.failed = -1  # the number of the guard that did not hold last time
-        self._suspects: dict[int, list[int]] = {}  # guards that did not hold, with the places that they are computed from
+    def _set(
+        self, constants: Sequence[Any], order: Sequence[int], steps: Sequence[int], guards: Sequence[int], results: Sequence[int],
+        hashed: Sequence[int],
+    ) -> None:  # fmt: skip
+        self.constants, self.order = list(constants), list(order)
+        self.steps, self.guards, self.results, self.hashed = (array("i", numbers) for numbers in (steps, guards, results, hashed))
+        self.failed = -1
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, roughly."""
+        return 4 * (len(self.steps) + len(self.guards) + len(self.results) + len(self.hashed)) + 60 * len(self.constants)
 
     def state(self) -> tuple[Any, ...]:
         """All of it."""
-        return self.constants, self.order, self.steps, self.guards, self.results, self.hashed
+        return self.constants, self.order, *[table.tolist() for table in (self.steps, self.guards, self.results, self.hashed)]
 
     @classmethod
     def of(cls, state: Sequence[Any]) -> Guarded:
-        """The function with this state."""
+        """The function with this state. Raises `ValueError` if it is none."""
         made = cls.__new__(cls)
         made._set(*state)
+        places, top = len(made.constants) + len(made.order), len(OPERATIONS) + LEFT_FLOAT + RIGHT_FLOAT
+        for k, (operation, a, b) in enumerate(_rows(made.steps, 3)):
+            _require(0 <= operation < top, 0 <= a < places + k, 0 <= b < places + k)
+        places += len(made.steps) // 3
+        for operation, a, b, answer in _rows(made.guards, 4):
+            _require(0 <= operation < top, 0 <= a < places, 0 <= b < places, 0 <= answer <= 1)
+        for place, is_float in (*_rows(made.results, 2), *_rows(made.hashed, 2)):
+            _require(0 <= place < places, 0 <= is_float <= 1)
+        _require(*[len(table) % width == 0 for table, width in ((made.steps, 3), (made.guards, 4), (made.results, 2), (made.hashed, 2))])
         return made
 
     def __call__(self, variables: Sequence[int]) -> list[Any] | None:
         values = [*self.constants, *[variables[k] for k in self.order]]
+        found = None if hot is None else hot.arithmetic(values, self.steps, self.guards, self.results, self.hashed)
+        if found is None:
+            found = self.computed(values)
+        if found.__class__ is list:
+            return found
+        self.failed = found
+        return None
+
+    def computed(self, values: list[Any]) -> Any:
+        """The same as the compiled module's `arithmetic` by numbers of any size: the results, or the number of the first guard that does not hold."""
         append = values.append
         try:
-            if self._suspects and self._refused(values):
-                return None
-            for function, a, b in self.steps:
-                append(function(values[a], values[b]))
-            for number, (function, a, b, answer) in enumerate(self.guards):
-                if function(values[a], values[b]) is not answer:
-                    self._suspect(number)
-                    return None
-        except (ZeroDivisionError, ValueError, OverflowError):  # the code would have gone another way before
-            return None
-        if not _PLAIN.isdisjoint([values[k] for k in self.hashed]):
-            return None
-        return [values[k] for k in self.results]
+            for operation, a, b in _rows(self.steps, 3):
+                append(_FUNCTIONS[operation & 15](values[a], values[b]))
+            for number, (operation, a, b, answer) in enumerate(_rows(self.guards, 4)):
+                if _FUNCTIONS[operation & 15](values[a], values[b]) != answer:
+                    return number
+        except _FAILURES:  # the code would have gone another way before
+            return -1
+        if not _PLAIN.isdisjoint([values[k] for k in self.hashed[::2]]):
+            return -1
+        return [values[k] for k in self.results[::2]]
 
-    def _refused(self, given: list[Any]) -> bool:
-        """Whether one of the suspects does not hold for these constants and variables."""
-        known, base = dict(enumerate(given)), len(given)
-        for number, places in reversed(self._suspects.items()):
-            for place in places:
-                if place not in known:
-                    function, a, b = self.steps[place - base]
-                    known[place] = function(known[a], known[b])
-            function, a, b, answer = self.guards[number]
-            if function(known[a], known[b]) is not answer:
-                self.failed = number
-                return True
-        return False
 
-    def _suspect(self, number: int) -> None:
-        """A guard did not hold, and none of the suspects told."""
-        _, a, b, _ = self.guards[number]
-        base, places, stack = len(self.constants) + len(self.order), set[int](), [a, b]
-        while stack:
-            place = stack.pop()
-            if place >= base and place not in places:
-                places.add(place)
-                stack += self.steps[place - base][1:]
-        if len(self._suspects) >= SUSPECTS:
-            self._suspects = dict([*self._suspects.items()][1:])
-        self._suspects = {**self._suspects, number: sorted(places)}  # another thread may be looking at the old ones
-        self.failed = number
+def _rows(table: array[int], width: int) -> Iterator[Any]:
+    """Of so many numbers each."""
+    numbers = iter(table)
+    return zip(*[numbers] * width)
+
+
+def _require(*facts: bool) -> None:
+    if not all(facts):
+        raise ValueError("numbers that do not fit together")
 
 
 def _needed(sizes: Sizes, results: Sequence[int]) -> set[int]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 from calque.base.dtypes import DType, uint8
+from calque.ir.symint import largest
 from calque.kernel.memory import Lowered, Span
 from calque.kernel.schedule import Buffer, Contract, Schedule, Step
 
@@ -95,6 +96,25 @@ def _in_time_order(spans: list[Span]) -> tuple[list[int], int]:
     return offsets, arena.size
 
 
+def stacked(spans: Sequence[Span], order: Sequence[int]) -> tuple[list[int], int]:
+    """Each above all before it in this order that are needed at the same time: right for any sizes, whatever they were when the order was chosen."""
+    offsets, size = [0] * len(spans), 0
+    for number, k in enumerate(order):
+        s, at = spans[k], 0
+        for j in order[:number]:
+            o = spans[j]
+            if o.first <= s.last and s.first <= o.last:
+                at = largest(at, offsets[j] + _aligned(o.nbytes))
+        offsets[k], size = at, largest(size, at + _aligned(s.nbytes))
+    return offsets, size
+
+
+def stacking(spans: list[Span]) -> tuple[int, ...]:
+    """An order for these sizes: from the bottom to the top of the layout that `pack` chooses."""
+    offsets, _ = pack(spans)
+    return tuple(sorted(range(len(spans)), key=offsets.__getitem__))
+
+
 def _largest_first(spans: list[Span]) -> tuple[list[int], int]:
     offsets = [0] * len(spans)
     placed: list[int] = []  # by offset
@@ -114,19 +134,33 @@ def _largest_first(spans: list[Span]) -> tuple[list[int], int]:
 
 
 def _aligned(nbytes: int) -> int:
-    return max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
+    return ALIGNMENT if nbytes <= ALIGNMENT else -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def placed(lowered: Lowered, workspace_bytes: WorkspaceBytes | None = None, sized: bool = False) -> Schedule:
     """The schedule of a lowered program. `workspace_bytes(kind, spec, dtype)`: what the backend wants for a contraction beside its operands; its
     place is in the arena, for the time of the call. `sized`: see `Schedule`."""
+    spacious = with_workspaces(lowered, workspace_bytes) if workspace_bytes is not None else lowered
+    return at_offsets(spacious, *pack(list(spacious.spans)), sized)
+
+
+def placed_in_order(spacious: Lowered, order: Sequence[int]) -> Schedule:
+    """The schedule of launches with their workspaces, the spans of which are stacked in this order."""
+    return at_offsets(spacious, *stacked(spacious.spans, order), sized=True)
+
+
+def with_workspaces(lowered: Lowered, workspace_bytes: WorkspaceBytes) -> Lowered:
+    """The launches with what contractions want beside their operands."""
     spans, buffers, steps = list(lowered.spans), list(lowered.buffers), list[Step](lowered.steps)
-    if workspace_bytes is not None:
-        for k, step in enumerate(steps):
-            if isinstance(step, Contract) and (nbytes := workspace_bytes(step.kind, step.spec, step.dtype)):
-                steps[k] = replace(step, workspace=len(buffers))
-                buffers.append(Buffer("arena", len(spans), uint8, nbytes))
-                spans.append(Span(lowered.times[k], lowered.times[k], nbytes))
-    offsets, size = pack(spans)
-    found = [Buffer("arena", offsets[b.index], b.dtype, b.numel) if b.kind == "arena" else b for b in buffers]
-    return Schedule(tuple(found), tuple(steps), lowered.outputs, size, lowered.scalars, lowered.check_steps, lowered.checks, sized)
+    for k, step in enumerate(steps):
+        if isinstance(step, Contract) and (nbytes := workspace_bytes(step.kind, step.spec, step.dtype)):
+            steps[k] = replace(step, workspace=len(buffers))
+            buffers.append(Buffer("arena", len(spans), uint8, nbytes))
+            spans.append(Span(lowered.times[k], lowered.times[k], nbytes))
+    return replace(lowered, spans=tuple(spans), buffers=tuple(buffers), steps=tuple(steps))
+
+
+def at_offsets(lowered: Lowered, offsets: Sequence[int], size: int, sized: bool) -> Schedule:
+    """The schedule of launches whose spans have these places in an arena of this size."""
+    found = [Buffer("arena", offsets[b.index], b.dtype, b.numel) if b.kind == "arena" else b for b in lowered.buffers]
+    return Schedule(tuple(found), lowered.steps, lowered.outputs, size, lowered.scalars, lowered.check_steps, lowered.checks, sized)

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from calque.kernel.cost import routine_flops
 from calque.kernel.loops import Access
 from calque.kernel.schedule import Buffer, Contract, Loop
 
@@ -35,30 +34,41 @@ class Epilogue:
     steps: tuple[Steps, Steps, Steps]
 
 
-def follow(contract: Contract, loop: Loop, buffers: Sequence[Buffer], grid: Grid) -> Epilogue | str:
-    """The loop as an epilogue of the contraction before it, whose dense result is seen as `grid`; or why it is none."""
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a loop is none: a text with places for numbers, which say it once somebody reads it."""
+
+    text: str
+    numbers: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text.format(*self.numbers)
+
+
+def follow(contract: Contract, loop: Loop, buffers: Sequence[Buffer], grid: Grid, flops: int) -> Epilogue | Refusal:
+    """The loop as an epilogue of the contraction of so many `flops` before it, whose dense result is seen as `grid`; or why it is none."""
     result = contract.operands[contract.inputs]
     if len(contract.operands) != contract.inputs + 1 or result not in _read(loop):
-        return NOT_READ
+        return Refusal(NOT_READ)
     kernel = loop.kernel
     if kernel.rank_r or any(i.op == "reduce" for i in kernel.instructions()):
-        return "it reduces"
+        return Refusal("it reduces")
     if loop.dynamic or any(i.op in ORDERED for i in kernel.instructions()):
-        return "it needs positions or addresses that are known at run time only"
+        return Refusal("it needs positions or addresses that are known at run time only")
     if not (where := _written_over(loop, result, buffers)):
-        return "its result lies elsewhere"
+        return Refusal("its result lies elsewhere")
     others = sum(buffers[k].nbytes for k in {*loop.operands} - where)
     if others > MOST_OTHERS * buffers[result].nbytes:
-        return f"it reads or writes {others} bytes beside the result of {buffers[result].nbytes}"
-    if routine_flops(contract) > 2 * MOST_DEPTH * buffers[result].numel:
-        return "the contraction takes much longer than one pass over its result"
+        return Refusal("it reads or writes {} bytes beside the result of {}", (others, buffers[result].nbytes))
+    if flops > 2 * MOST_DEPTH * buffers[result].numel:
+        return Refusal("the contraction takes much longer than one pass over its result")
     if prod(grid) != prod(loop.params[: kernel.rank_p]) or grid[2] < LEAST_COLUMNS:
-        return f"it has {prod(loop.params[: kernel.rank_p])} points over a result of {grid[0]} x {grid[1]} x {grid[2]}"
+        return Refusal("it has {} points over a result of {} x {} x {}", (prod(loop.params[: kernel.rank_p]), *grid))
     if buffers[result].nbytes < LEAST_BYTES:
-        return f"the result ({buffers[result].nbytes} bytes) stays in the cache anyway"
+        return Refusal("the result ({} bytes) stays in the cache anyway", (buffers[result].nbytes,))
     if len(loop.operands) + len(loop.params) + len(loop.scalars) > MOST_WORDS:
-        return "it has too many operands"
-    return _on_grid(loop, result, grid) or "it walks through the result in another order"
+        return Refusal("it has too many operands")
+    return _on_grid(loop, result, grid) or Refusal("it walks through the result in another order")
 
 
 def _read(loop: Loop) -> set[int]:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from calque.base.dtypes import DType, dtype_by_name
-from calque.ir.symint import FUNCTIONS
 from calque.kernel import loops, memory, schedule, sizes
 from calque.kernel.sizes import Assembly, Variant
 from calque.ops import routines
@@ -36,10 +35,9 @@ RECORDS = _records(loops, memory, schedule, sizes, routines)
 _NAMES = {kind: name for name, kind in RECORDS.items()}
 _SPECIAL: dict[str, Callable[[list[Any]], Any]] = {
     "tuple": tuple, "list": list, "dict": lambda items: dict(zip(items[::2], items[1::2], strict=True)),
-    "dtype": lambda items: dtype_by_name(*items), "function": lambda items: FUNCTIONS[items[0]],
+    "dtype": lambda items: dtype_by_name(*items),
     "class": lambda items: {"tuple": tuple, "list": list}.get(items[0]) or RECORDS[items[0]],
 }  # fmt: skip
-_FUNCTION_NAMES = {function: name for name, function in FUNCTIONS.items()}
 
 
 class _Table:
@@ -69,8 +67,6 @@ class _Table:
             return _NAMES[kind], [getattr(x, f.name) for f in fields(kind) if f.init]
         if kind is type and (x in _NAMES or x in (tuple, list)):
             return "class", [x.__name__]
-        if kind in map(type, FUNCTIONS.values()) and x in _FUNCTION_NAMES:
-            return "function", [_FUNCTION_NAMES[x]]
         raise TypeError(f"a {kind.__name__} is no plain record")
 
     def _row(self, key: Any, row: Any) -> int:
@@ -107,8 +103,8 @@ def unpacked(data: bytes) -> Variant | None:
         variant = Variant.__new__(Variant)
         for name, numbers in zip(_ROWS, rows, strict=True):
             setattr(variant, name, np.array(numbers, np.int64))
-        variant.template = Assembly.of(state)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        variant.template, variant.serial, variant.bound = Assembly.of(state), next(sizes.SERIALS), len(variant.fixed) + len(variant.varying)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError):
         return None
     return variant
 

@@ -28,7 +28,8 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        return int(self.numel * self.dtype.itemsize)
+        total: int = self.numel * self.dtype.itemsize
+        return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,19 +14,19 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
 
 from calque.base.cache import Cache, forgetful
 from calque.base.dtypes import DType
-from calque.ir.program import Program
 from calque.ir.symint import PLAIN, Guarded, Sizes, SymInt
 from calque.kernel.loops import LoopKernel
-from calque.kernel.memory import Lowered
+from calque.kernel.schedule import Contract
 from calque.ops.opdef import OpDef
-from calque.ops.structure import Description, with_sizes
+from calque.ops.structure import Description
 
 ROWS = 4  # last rows of a structure, which say what varies
 VARIANTS = 64  # of one structure
@@ -34,10 +34,13 @@ FEW = 3  # variants that are made where a program has failed for a known reason
 EAGER, EACH = 8, 3  # variants that are made in any case, of every so many programs that had to be lowered
 REASONS = 256  # that are remembered of a structure
 PAID = 2  # programs that a variant has to have held for, on the average, before there is another
+SERIALS = count()
 _ATOMS = frozenset({int, str, bool, float, type(None), DType})
-PART = 250  # bytes of a part of a template, a step or a guard
+PART = 250  # bytes of a part of a template
 
 Row = np.ndarray[Any, Any]
+Again = Callable[[Callable[[int], Any]], Any]
+"""Computes a result once more from a row of symbols, which it is given one by one: by their number."""
 
 
 class Assembly:
@@ -74,18 +77,36 @@ class Assembly:
     @property
     def nbytes(self) -> int:
         """Memory, roughly."""
-        return PART * (len(self.parts) + len(self.guarded.steps) + len(self.guarded.guards)) + 60 * len(self.constants)
+        return PART * len(self.parts) + self.guarded.nbytes + 60 * len(self.constants)
 
-    def built(self, variables: Sequence[int]) -> Any:
-        """The result for these values of the variables, or None if a guard does not hold."""
-        numbers = self.guarded(variables)
-        if numbers is None:
-            return None
+    def assembled(self, numbers: Sequence[Any]) -> Any:
+        """The result with these numbers in the places of the symbols that it holds."""
         values = [*self.constants, *numbers]
         append, at = values.append, values.__getitem__
         for make, items in self.parts:
             append(make(map(at, items)))
         return values[self.root]
+
+    def items(self, field: str, kind: type) -> Parts | None:
+        """The objects of this class in a field of the result, which is a tuple; None if nothing in that has symbols."""
+        start = len(self.constants) + len(self.guarded.results) // 2
+
+        def places(at: int) -> list[int]:
+            return self.parts[at - start][1] if at >= start else []
+
+        result = places(self.root)
+        of = places(result[[f.name for f in fields(self.parts[self.root - start][0].kind)].index(field)]) if result else []
+        kinds = {k: type(self.constants[k]) if k < start else getattr(self.parts[k - start][0], "kind", None) for k in of}
+        wanted = [k for k in of if kinds[k] is kind]
+        if not of:
+            return None
+        needed, stack = set[int](), [*wanted]
+        while stack:
+            place = stack.pop()
+            if place >= start and place not in needed:
+                needed.add(place)
+                stack += self.parts[place - start][1]
+        return Parts([(place, *self.parts[place - start]) for place in sorted(needed)], wanted)
 
     def _constant(self, value: Any) -> tuple[str, int]:
         """The place of a value without symbols."""
@@ -140,6 +161,22 @@ def _names(kind: Hashable) -> tuple[str, ...] | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """Some parts of a result: (place, how it is made, places of what it is made of) in order, and which of them are asked for."""
+
+    rows: list[tuple[int, Any, list[int]]]
+    wanted: list[int]
+
+    def assembled(self, template: Assembly, numbers: Sequence[Any]) -> list[Any]:
+        """Those that are asked for, with these numbers."""
+        values = [*template.constants, *numbers, *[None] * len(template.parts)]
+        at = values.__getitem__
+        for place, make, items in self.rows:
+            values[place] = make(map(at, items))
+        return [values[k] for k in self.wanted]
+
+
+@dataclass(frozen=True, slots=True)
 class Keyed:
     """Makes a dictionary of values in the order of its keys."""
 
@@ -160,12 +197,16 @@ class Fields:
 
 
 class Variant:
-    """What was decided for the programs of one structure as far as its guards hold. `rows`: what tells which sizes vary; the last is `program`'s."""
+    """What was decided for one structure as far as its guards hold. `rows`: what tells which sizes vary; the last is that of the result that `again`
+    gives once more with symbols; so many of the last numbers are `free`, and vary. `serial`: a number that no other variant has."""
 
-    def __init__(self, program: Program, rows: Sequence[Row], lower: Callable[[Program], Lowered]) -> None:
+    def __init__(self, rows: Sequence[Row], again: Again, free: int = 0) -> None:
+        self.serial = next(SERIALS)
         own, seen = rows[-1], np.stack(rows)
         varies = np.any(seen != own, axis=0) & ~np.isin(own, PLAIN)
-        self.fixed = np.flatnonzero(~varies)
+        self.bound = len(own) - free
+        varies[self.bound :] = False
+        self.fixed = np.flatnonzero(~varies[: self.bound])
         self.values = own[self.fixed]
         self.varying = np.flatnonzero(varies)
         _, first, which = np.unique(seen[:, varies], axis=1, return_index=True, return_inverse=True)
@@ -174,23 +215,53 @@ class Variant:
         sizes = Sizes()
         number = {int(place): k for k, place in enumerate(self.first)}
         known = {int(place): number[int(of)] for place, of in zip(self.varying, self.which)}
+        known |= {place: len(number) + k for k, place in enumerate(range(self.bound, len(own)))}
         listed = own.tolist()
 
         def size(k: int) -> Any:
             return sizes.variable(known[k], listed[k]) if k in known else sizes.constant(listed[k])
 
         with forgetful():
-            found = lower(with_sizes(program, size))
+            found = again(size)
         self.template = Assembly(sizes, found)
         sizes.forget()
 
-    def lowered(self, row: Row) -> Lowered | None:
-        """What lowering gives for these sizes; None if they are others than the guards ask for."""
+    @cached_property
+    def contractions(self) -> Parts | None:
+        """Those among the launches that it gives, if they have symbols."""
+        return self.template.items("steps", Contract)
+
+    def numbers(self, row: Row) -> list[Any] | None:
+        """What the symbols of the result are for these sizes; None if they are others than the guards ask for."""
         if not (np.array_equal(row[self.fixed], self.values) and np.array_equal(row[self.varying], row[self.which])):
             self.template.guarded.failed = -1
             return None
-        found: Lowered | None = self.template.built(row[self.first].tolist())
-        return found
+        return self.template.guarded([*row[self.first].tolist(), *row[self.bound :].tolist()])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A variant that holds for some sizes: `number` among those of the structure `key`, and what the symbols of its result are."""
+
+    key: Any
+    number: int
+    variant: Variant
+    numbers: list[Any]
+
+    def result(self) -> Any:
+        """For these sizes."""
+        return self.variant.template.assembled(self.numbers)
+
+    def contractions(self) -> list[Contract]:
+        """Those among the launches for these sizes, without building the others."""
+        parts = self.variant.contractions
+        if parts is None:
+            return [step for step in self.result().steps if isinstance(step, Contract)]
+        return parts.assembled(self.variant.template, self.numbers)
+
+    def again(self, size: Callable[[int], Any]) -> Any:
+        """The same with symbols for its numbers."""
+        return self.variant.template.assembled([size(k) for k in range(len(self.numbers))])
 
 
 class Family:
@@ -244,8 +315,8 @@ class Families:
         self.refused = 0  # variants that were not what they were made from
         self._lock = threading.Lock()
 
-    def find(self, described: Description, backend: str, shelf: Shelf | None = None) -> Lowered | None:
-        """What lowering would give, by arithmetic; None where that is not known."""
+    def find(self, described: Description, backend: str, shelf: Shelf | None = None) -> Found | None:
+        """What computing it would give, by arithmetic; None where that is not known."""
         key = (backend, described.key)
         with self._lock:
             family = self.known.get(key)
@@ -254,25 +325,25 @@ class Families:
             return None
         row, reason = np.array(described.sizes, np.int64), None
         for number, variant in tried:
-            found: Lowered | None = variant.lowered(row) if variant is not None else None
-            if found is None and variant is not None and reason is None:
+            numbers = variant.numbers(row) if variant is not None else None
+            if numbers is None and variant is not None and reason is None:
                 reason = number, variant.template.guarded.failed
-            if found is not None:
-                return self._used(family, number, found)
+            if numbers is not None:
+                return self._used(family, Found(key, number, variant, numbers))
         if family is not None:
             family.reason = reason
         return self._shelved(key, row, shelf) if shelf is not None else None
 
-    def _used(self, family: Family, number: int, found: Lowered) -> Lowered:
+    def _used(self, family: Family, found: Found) -> Found:
         with self._lock:
             self.hits += 1
             family.hits += 1
-            if number in family.variants:
-                family.variants.remove(number)
-                family.variants.append(number)
+            if found.number in family.variants:
+                family.variants.remove(found.number)
+                family.variants.append(found.number)
         return found
 
-    def _shelved(self, key: tuple[str, bytes], row: Row, shelf: Shelf) -> Lowered | None:
+    def _shelved(self, key: tuple[str, bytes], row: Row, shelf: Shelf) -> Found | None:
         """The same by what other processes have found out. One variant after the other is read, up to the first that holds."""
         while True:
             with self._lock:
@@ -290,9 +361,9 @@ class Families:
                 family.shelved = at + 1
                 number = family.add()
                 self.variants.keep((key, number), variant, variant.template.nbytes)
-            found = variant.lowered(row)
-            if found is not None:
-                return self._used(family, number, found)
+            numbers = variant.numbers(row)
+            if numbers is not None:
+                return self._used(family, Found(key, number, variant, numbers))
 
     def varied(self, described: Description, backend: str) -> bool:
         """Whether programs of this structure came in several sizes."""
@@ -300,11 +371,8 @@ class Families:
             family = self.known.get((backend, described.key))
             return family is not None and (len(family.rows) > 1 or bool(family.variants))
 
-    def learn(
-        self, described: Description, backend: str, program: Program, lowered: Lowered, lower: Callable[[Program], Lowered],
-        shelf: Shelf | None = None,
-    ) -> None:  # fmt: skip
-        """A program had to be lowered: find out what holds for others of its structure, if one came with other sizes before."""
+    def learn(self, described: Description, backend: str, result: Any, again: Again, shelf: Shelf | None = None) -> None:
+        """A result had to be computed: find out what holds for others of its structure, if one came with other sizes before."""
         key, row = (backend, described.key), np.array(described.sizes, np.int64)
         with self._lock:
             self.misses += 1
@@ -315,8 +383,9 @@ class Families:
             if not new or len(family.rows) < 2 or not family.worth_another():
                 return
             rows = list(family.rows)
-        variant = Variant(program, rows, lower)
-        if variant.lowered(row) != lowered:
+        variant = Variant(rows, again, described.free)
+        numbers = variant.numbers(row)
+        if numbers is None or variant.template.assembled(numbers) != result:
             self.refused += 1
             return
         with self._lock:
@@ -328,4 +397,4 @@ class Families:
             shelf.put(key[1], at, variant)
 
 
-FAMILIES = Families(Cache("sizes of structures", 2_000, 1 / 64), Cache("plans for all sizes", 2_000, 11 / 256))
+FAMILIES = Families(Cache("sizes of structures", 2_000, 1 / 64), Cache("plans for all sizes", 2_000, 10 / 256))

@@ -21,10 +21,11 @@ _PLACES: dict[str, tuple[int, ...]] = {op.name: tuple([k for k, name in enumerat
 @dataclass(frozen=True, slots=True)
 class Description:
     """A program without its source lines and error texts. `structure`: bytes, the same in every process; `sizes`: all extents, strides and offsets,
-    in the order of the nodes."""
+    in the order of the nodes. So many of the last are `free`: each may vary alone, whatever was seen of them so far."""
 
     structure: bytes
     sizes: tuple[int, ...]
+    free: int = 0
 
     @property
     def key(self) -> bytes:

@@ -20,6 +20,7 @@ from calque.base.errors import DeviceError
 from calque.base.text import shown
 from calque.ir.program import Program
 from calque.kernel.schedule import Schedule
+from calque.kernel.sizes import Found
 from calque.observe import events
 from calque.observe.causes import often
 from calque.ops.opdef import OpDef
@@ -43,10 +44,10 @@ class Structure:
 
     def __init__(self, program: Program) -> None:
         self.program, self.described = program, describe(program)
-        self._launches: Any = None
+        self._launches: Found | None = None
         self._asked = False
 
-    def launches(self, backend_: Backend) -> Any:
+    def launches(self, backend_: Backend) -> Found | None:
         """Its launches before buffers have places, if they follow from those of the others; else None."""
         if not self._asked and "calque.run.pipeline" in sys.modules:  # else nothing was planned in this process
             self._asked = True
@@ -69,19 +70,19 @@ class Compiled:
         self.source, self.narrow, self._workspace_bytes = program, backend_.narrow, backend_.workspace_bytes
         start = lowered = events.clock()
         structure = structure or Structure(program)
-        launches = structure.launches(backend_)
-        known = b"" if settings.verify or launches is not None else fingerprint(program, structure.described)
+        sized = structure.launches(backend_)
+        known = b"" if settings.verify or sized is not None else fingerprint(program, structure.described)
         found = backend_.recall(known) if known else None
+        if sized is not None:
+            found = backend_.compile_sized(sized)
         if found is None:
             backend_.expect(len(program.nodes))
-            passes, launches = compiler(), launches or structure.launches(backend_)
-            sized = launches is not None
-            if launches is None:
-                launches = passes.lowered_once(structure.described, program, backend_)
-            self.schedule = passes.placed(launches, self._workspace_bytes, sized)
+            passes, sized = compiler(), sized or structure.launches(backend_)
+            launches = passes.lowered_once(structure.described, program, backend_) if sized is None else sized.result()
+            self.schedule = passes.placed(launches, self._workspace_bytes, sized is not None)
             lowered = events.clock()
             found = backend_.compile(self.schedule)
-            if known and not sized and not passes.varied(structure.described, backend_):
+            if known and sized is None and not passes.varied(structure.described, backend_):
                 backend_.keep(known, found)
         self.executable = found
         self.launches = found.launches or len(self.schedule.steps)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from calque.backend.base import Backend
 from calque.base.config import settings
@@ -20,8 +22,8 @@ from calque.kernel.joined import write_joined
 from calque.kernel.memory import Lowered, plan, predicted_peak
 from calque.kernel.portable import Disk
 from calque.kernel.schedule import Schedule
-from calque.kernel.sizes import FAMILIES
-from calque.ops.structure import Description
+from calque.kernel.sizes import FAMILIES, Found
+from calque.ops.structure import Description, with_sizes
 from calque.run import fingerprint
 
 Pass = Callable[[Program], Program]
@@ -68,11 +70,11 @@ def fusion_report(program: Program, schedule: Schedule, narrow: Narrow | None = 
     return fuse(simplified(program, narrow)).refusals(), predicted_peak(schedule)
 
 
-def for_sizes(described: Description, program: Program, backend: Backend) -> Lowered | None:
+def for_sizes(described: Description, program: Program, backend: Backend) -> Found | None:
     """The launches of a program of which others that differ in sizes were lowered, without lowering it; None if that is not known."""
     found = FAMILIES.find(described, backend.name, _shelf(program, backend))
     if found is not None and settings.verify:
-        assert found == lower(program, backend.narrow), "a program was lowered differently for its sizes"
+        assert found.result() == lower(program, backend.narrow), "a program was lowered differently for its sizes"
     return found
 
 
@@ -81,8 +83,13 @@ def lowered_once(described: Description | None, program: Program, backend: Backe
     found = lower(program, backend.narrow)
     if described is not None and not any((n.dtype is bfloat16 and n.op.narrow == "asked") or n.dtype.hosted for n in program.nodes):
         # Those ask `narrow`, and steps on the host do not tell sizes apart.
-        FAMILIES.learn(described, backend.name, program, found, lambda p: lower(p, check=False), _shelf(program, backend))
+        FAMILIES.learn(described, backend.name, found, partial(_again, program), _shelf(program, backend))
     return found
+
+
+def _again(program: Program, size: Callable[[int], Any]) -> Lowered:
+    """The launches with other sizes, given by their number."""
+    return lower(with_sizes(program, size), check=False)
 
 
 def _shelf(program: Program, backend: Backend) -> Disk | None:

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from calque.backend.cpu import sized
 from calque.base.cache import TABLES, Cache
 from calque.base.dtypes import float16, float32, float64, int64
 from calque.ir.program import Program
 from calque.kernel.memory import Lowered
 from calque.kernel.portable import Disk
 from calque.kernel.sizes import Families
-from calque.ops.structure import describe
+from calque.ops.structure import describe, with_sizes
 from calque.run.pipeline import lower
 from tests.kernel.random_programs import Generator
 
@@ -54,42 +55,47 @@ class Drawer:
         self.shelf = Disk(self.kept.get, self.kept.__setitem__)
 
 
-def checked(known: Families, program: Program, shelf: Disk | None = None) -> bool:
-    """Whether a program is lowered the same from what is known and from nothing; it is known from then on."""
+def checked(known: Families, program: Program, shelf: Disk | None = None, arguments: Families | None = None) -> bool:
+    """Whether a program is lowered the same from what is known and from nothing, and has the same `arguments`; it is known from then on."""
     described = describe(program)
     assert described is not None
     fresh: Lowered = lower(program)
     found = known.find(described, "", shelf)
     if found is None:
-        known.learn(described, "", program, fresh, lambda p: lower(p, check=False), shelf)
+        known.learn(described, "", fresh, lambda size: lower(with_sizes(program, size), check=False), shelf)
         return True
-    return found == fresh
+    if arguments is not None:
+        followed = sized.arguments(found, sized.calls_of(found), arguments)
+        if followed != sized.from_nothing(fresh, sized.calls_of(found), followed.order):
+            return False
+    return bool(found.result() == fresh)
 
 
 def failure(seed: int, counts: dict[str, int]) -> Any:
     """The extents at which a seed's programs differ, or None."""
     rng, drawer = random.Random(seed), Drawer()
-    known = families()
+    known, arguments = families(), families()
     steps = rng.randint(4, 30)
     varied = [k for k in range(3) if rng.random() < 0.7] or [2]
     extents = [rng.choice(SIZES) for _ in range(3)]
     for turn in range(ROUNDS):
         if turn == ROUNDS // 2:  # the other half in a process that finds what this one left
-            _count(known, counts)
-            known = families()
+            _count(known, arguments, counts)
+            known, arguments = families(), families()
         for k in varied:
             extents[k] = rng.choice(SIZES) if rng.random() < 0.5 else rng.randint(1, 140)
         made = program(seed, tuple(extents), steps)  # type: ignore[arg-type]
-        if made is not None and not checked(known, made, drawer.shelf):
+        if made is not None and not checked(known, made, drawer.shelf, arguments):
             return tuple(extents), steps
-    _count(known, counts)
+    _count(known, arguments, counts)
     return None
 
 
-def _count(known: Families, counts: dict[str, int]) -> None:
+def _count(known: Families, arguments: Families, counts: dict[str, int]) -> None:
     counts["arithmetic"] += known.hits
     counts["lowered"] += known.misses
-    counts["refused"] += known.refused
+    counts["arranged"] += arguments.hits
+    counts["refused"] += known.refused + arguments.refused
 
 
 def main() -> int:
@@ -98,7 +104,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    counts = {"arithmetic": 0, "lowered": 0, "refused": 0}
+    counts = {"arithmetic": 0, "lowered": 0, "arranged": 0, "refused": 0}
     wrong = 0
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         found = failure(seed, counts)

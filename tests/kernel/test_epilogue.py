@@ -11,7 +11,8 @@ import pytest
 
 from calque.ir.program import Program
 from calque.kernel import epilogue
-from calque.kernel.epilogue import Epilogue, follow
+from calque.kernel.cost import routine_flops
+from calque.kernel.epilogue import Epilogue, Refusal, follow
 from calque.kernel.interpret import allocate, run_contract, run_loop
 from calque.kernel.schedule import Contract, Loop, Schedule
 from calque.run.pipeline import compile_program
@@ -42,6 +43,11 @@ def programs() -> dict[str, Callable[[Build, int], tuple[int, ...]]]:
     }
 
 
+def refusal(contract: Contract, loop: Loop, schedule: Schedule, grid: tuple[int, int, int]) -> str:
+    """Why a loop is no epilogue."""
+    return str(follow(contract, loop, schedule.buffers, grid, routine_flops(contract)))
+
+
 def behind(make: Callable[[Build, int], tuple[int, ...]], depth: int = 40) -> tuple[Program, Schedule, Contract, Loop]:
     b = Build()
     y = b.matmul(b.input((ROWS, depth)), b.input((depth, COLUMNS)))
@@ -55,34 +61,34 @@ def behind(make: Callable[[Build, int], tuple[int, ...]], depth: int = 40) -> tu
 @pytest.mark.parametrize("reason", [*programs()])
 def test_what_becomes_an_epilogue_and_why_not(reason: str) -> None:
     _, schedule, contract, loop = behind(programs()[reason])
-    found = follow(contract, loop, schedule.buffers, (1, ROWS, COLUMNS))
-    assert reason in found if isinstance(found, str) else not reason
+    found = follow(contract, loop, schedule.buffers, (1, ROWS, COLUMNS), routine_flops(contract))
+    assert reason in str(found) if isinstance(found, Refusal) else not reason
 
 
 def test_further_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     _, schedule, contract, loop = behind(programs()[""])
     whole = (1, ROWS, COLUMNS)
     elsewhere = replace(loop, operands=(contract.operands[0],) * len(loop.operands))
-    assert follow(contract, elsewhere, schedule.buffers, whole) == "it does not read the result"
-    assert follow(contract, loop, schedule.buffers, (1, ROWS, 8)) == f"it has {ROWS * COLUMNS} points over a result of 1 x 120 x 8"
+    assert refusal(contract, elsewhere, schedule, whole) == "it does not read the result"
+    assert refusal(contract, loop, schedule, (1, ROWS, 8)) == f"it has {ROWS * COLUMNS} points over a result of 1 x 120 x 8"
     monkeypatch.setattr(epilogue, "MOST_WORDS", 3)
-    assert follow(contract, loop, schedule.buffers, whole) == "it has too many operands"
+    assert refusal(contract, loop, schedule, whole) == "it has too many operands"
     monkeypatch.setattr(epilogue, "LEAST_BYTES", 1 << 20)
-    assert follow(contract, loop, schedule.buffers, whole) == f"the result ({4 * ROWS * COLUMNS} bytes) stays in the cache anyway"
+    assert refusal(contract, loop, schedule, whole) == f"the result ({4 * ROWS * COLUMNS} bytes) stays in the cache anyway"
     _, schedule, contract, loop = behind(programs()[""], depth=epilogue.MOST_DEPTH + 1)
-    assert follow(contract, loop, schedule.buffers, whole) == "the contraction takes much longer than one pass over its result"
+    assert refusal(contract, loop, schedule, whole) == "the contraction takes much longer than one pass over its result"
 
 
 def test_a_loop_in_another_order_is_no_epilogue() -> None:
     _, schedule, contract, loop = behind(programs()[""])
-    assert follow(contract, loop, schedule.buffers, (1, COLUMNS, ROWS)) == "it walks through the result in another order"
+    assert refusal(contract, loop, schedule, (1, COLUMNS, ROWS)) == "it walks through the result in another order"
 
 
 @pytest.mark.parametrize("grid", [(1, ROWS, COLUMNS), (4, ROWS // 4, COLUMNS), (ROWS, 1, COLUMNS), (ROWS // 2, 2, COLUMNS)], ids=str)
 def test_parts_of_the_loop_make_the_whole(grid: tuple[int, int, int], rng: np.random.Generator) -> None:
     """Run on every part with shifted offsets, as the native launcher does it."""
     program, schedule, contract, loop = behind(lambda b, y: (b.relu(plus(b, y, b.view(b.input((COLUMNS,)), (1, COLUMNS), (COLUMNS, 1)))),))
-    found = follow(contract, loop, schedule.buffers, grid)
+    found = follow(contract, loop, schedule.buffers, grid, routine_flops(contract))
     assert isinstance(found, Epilogue)
     arrays: list[Any] = [rng.standard_normal(n.shape).astype(np.float32) for n in program.nodes if n.op.name == "input"]
     whole, cut = (allocate(schedule, arrays) for _ in range(2))

@@ -7,12 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import calque
 from calque import nn
-from calque.backend.cpu import contract
+from calque.backend.cpu import contract, sized
 from calque.base.config import settings
-from calque.kernel.sizes import FAMILIES, VARIANTS
+from calque.kernel.arena import pack, stacked, stacking
+from calque.kernel.memory import Span
+from calque.kernel.sizes import FAMILIES, VARIANTS, Found
 from calque.ops.structure import describe, with_sizes
 from calque.record import recorder, trie
 from calque.run import dispatch
@@ -24,15 +28,17 @@ from tests.kernel.random_programs import random_program
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
     """No plans on the disk, no structures in memory, and every use compared with lowering."""
-    FAMILIES.known.clear()
-    FAMILIES.variants.clear()
+    for known in (FAMILIES, sized.ARRANGED):
+        known.known.clear()
+        known.variants.clear()
     monkeypatch.setattr(settings, "verify", True)
     with calque.no_grad():
         recorder.flush("test")
     calque.synchronize()
     yield
-    FAMILIES.known.clear()
-    FAMILIES.variants.clear()
+    for known in (FAMILIES, sized.ARRANGED):
+        known.known.clear()
+        known.variants.clear()
 
 
 def trainer() -> Any:
@@ -68,6 +74,25 @@ def test_new_sizes_of_a_training_step_are_lowered_by_arithmetic(monkeypatch: pyt
     assert [step(n) for n in sizes] == found
 
 
+def test_their_arguments_follow_by_arithmetic_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither lowering, nor placing, nor linking asks anything anew: the launches are not even built."""
+    sizes = [40, 33, 57, 61, 47, 91, 83, 39, 58, 73, 52, 87, 46, 77, 65, 81]
+    arranged, step = sized.ARRANGED, trainer()
+    hits, refused = arranged.hits, arranged.refused
+    for n in sizes:
+        step(n)
+    calque.synchronize()
+    assert arranged.hits - hits >= 4 and arranged.refused == refused
+    monkeypatch.setattr(settings, "verify", False)
+    built: list[Any] = []
+    monkeypatch.setattr(Found, "result", lambda found, result=Found.result: built.append(found.variant) or result(found))
+    for n in (44, 69):
+        step(n)
+    calque.synchronize()
+    followed = [variant for variant in built if any(variant is v for v in arranged.variants.values())]
+    assert len(followed) >= 2 and len(built) - len(followed) <= 1, (len(built), len(followed))
+
+
 def test_programs_of_other_sizes_are_linked_without_asking_what_they_will_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nearly all of it is there, and gates bring the rest: asking takes as long as everything else that linking does."""
     monkeypatch.setattr(settings, "verify", False)
@@ -84,6 +109,23 @@ def test_programs_of_other_sizes_are_linked_without_asking_what_they_will_call(m
         step(n)
         calque.synchronize()
     assert len(asked) == before, asked
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8), st.integers(0, 5000)), min_size=1, max_size=12)
+
+
+@given(SPANS, st.data())
+def test_a_stack_is_right_for_other_sizes(rows: list[tuple[int, int, int]], data: Any) -> None:
+    spans = [Span(first, first + life, nbytes) for first, life, nbytes in rows]
+    order = stacking(spans)
+    assert stacked(spans, order)[1] <= pack(spans)[1]
+    others = [Span(s.first, s.last, data.draw(st.integers(0, 5000))) for s in spans]
+    offsets, size = stacked(others, order)
+    for k, a in enumerate(others):
+        assert offsets[k] + a.nbytes <= size
+        for j, b in enumerate(others[:k]):
+            if a.first <= b.last and b.first <= a.last:
+                assert offsets[k] + a.nbytes <= offsets[j] or offsets[j] + b.nbytes <= offsets[k]
 
 
 def test_a_description_holds_all_of_a_program() -> None:

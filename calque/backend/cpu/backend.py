@@ -13,10 +13,12 @@ from calque.backend.cpu.gates import GATES
 from calque.backend.cpu.link import notes
 from calque.backend.cpu.place import CpuMemory
 from calque.backend.cpu.processes import COUNTERS
+from calque.backend.cpu.sized import compile_sized
 from calque.backend.cpu.target import current, expect
 from calque.base.dtypes import DType
 from calque.base.shapes import Shape, contiguous_strides
 from calque.kernel.schedule import Schedule
+from calque.kernel.sizes import Found
 from calque.ops.routines import ContractSpec
 
 ALONE = 1 << 20  # bytes below which waiting for other threads may take longer than copying alone
@@ -30,6 +32,10 @@ class CpuBackend(CpuMemory, Backend):
     def compile(self, schedule: Schedule) -> Executable:
         """Machine code for a schedule."""
         return compile_schedule(schedule)
+
+    def compile_sized(self, launches: Found) -> Executable:
+        """Arguments by arithmetic, and machine code."""
+        return compile_sized(launches)
 
     def recall(self, program: bytes) -> Executable | None:
         """From the disk."""

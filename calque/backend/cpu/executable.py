@@ -9,6 +9,7 @@ import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from operator import itemgetter
 from sys import getrefcount
 from typing import Any, ClassVar
@@ -196,26 +197,23 @@ class KeptMemory:
 class CpuExecutable(Executable):
     """A linked schedule and its run-time data. See `link.py` for how the words are laid out."""
 
-    def __init__(self, schedule: Schedule, linked: Linked) -> None:
-        self.schedule = schedule
+    def __init__(self, schedule: Schedule | Callable[[], Schedule], linked: Linked) -> None:
+        """`schedule`: itself, or what makes it if somebody asks."""
+        self._schedule = schedule
         self.linked = linked
         self.share: _Share | None = None
         self.launches = sum(s.count or 1 for s in linked.stretches)
         self._checked = linked.stretches[: linked.check_stretches]
         self._rest = linked.stretches[linked.check_stretches :]
-        fresh = [b for b in schedule.buffers if b.kind == "output" and b.donor < 0]
-        self._fresh = [(b.numel, b.dtype.np) for b in fresh]
-        self._input_count = 1 + max(
-            (b.index if b.kind == "input" else b.donor for b in schedule.buffers if b.kind == "input" or b.donor >= 0), default=-1
-        )
-        self._place = {id(b): self._input_count + i for i, b in enumerate(fresh)}
+        ends, fresh = linked.ends, linked.ends.fresh
+        self._fresh = [(count, dtype.np) for count, dtype in fresh]
+        self._input_count = ends.inputs
         self._arena_bytes = linked.arena_bytes
-        self._sizes = [rounded(b.nbytes) for b in fresh] + ([rounded(self._arena_bytes)] if self._arena_bytes else [])
+        self._sizes = [rounded(count * dtype.itemsize) for count, dtype in fresh] + ([rounded(self._arena_bytes)] if self._arena_bytes else [])
         self._new_bytes = sum(self._sizes)
         self._records = _address(linked.records)
         self._idle: list[Words] = []  # argument words that no run is using
-        inputs = {b.index: b for b in schedule.buffers if b.kind == "input"}
-        self._direct = [self._position(schedule.buffers[k], inputs) for k in schedule.outputs]
+        self._direct = list(ends.outputs)
         self._kept: list[Any] = [None] * len(fresh)  # small outputs of the last run...
         self._spare: list[Any] = [None] * len(fresh)  # ... and of the one before, which a loop has let go when it has the next
         self.distinct = min(self._direct, default=0) >= 0 and len(set(self._direct)) == len(self._direct)
@@ -223,7 +221,7 @@ class CpuExecutable(Executable):
         native = linked.stretches
         self._alone = bool(native) and runs_alone(native[0])
         self._brief = sum(stretch.work for stretch in native) < BRIEF_WORK
-        self._single = len(native) == 1 and not schedule.checks and native[0].host is None and native_calls.supported()
+        self._single = len(native) == 1 and not ends.checks and native[0].host is None and native_calls.supported()
         self._integers = bool(linked.int_leaves or linked.dynamic)
         whole = self._single and not self._integers and not self._alone and self._arena_bytes
         self._most_kept = KEPT_WHOLE if whole and self._new_bytes <= KEPT_WHOLE else KEPT_BYTES
@@ -232,12 +230,17 @@ class CpuExecutable(Executable):
         together = len(self._rest) == 1 and all(s.host is None for s in native)  # one native call, perhaps behind one for the checks
         self._soon, self._limits = limits_of(linked.ready if together and self.distinct else (), self.launches)
 
-    def _position(self, b: Buffer, inputs: dict[int, Buffer]) -> int:
-        """Where an output's array stands among those of a run as it is, or -1."""
-        given = inputs.get(b.donor) if b.kind == "output" and b.donor >= 0 else None
-        if given is not None:
-            return b.donor if given.dtype is b.dtype and given.numel == b.numel else -1
-        return self._place.get(id(b), -1)
+    @cached_property
+    def schedule(self) -> Schedule:
+        """What this was compiled from."""
+        made = self._schedule
+        return made if isinstance(made, Schedule) else made()
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        """Buffers with fresh memory -> the numbers of their arrays in a run."""
+        fresh = [k for k, b in enumerate(self.schedule.buffers) if b.kind == "output" and b.donor < 0]
+        return {k: self._input_count + i for i, k in enumerate(fresh)}
 
     @property
     def needed_bytes(self) -> int:
@@ -428,7 +431,7 @@ class CpuExecutable(Executable):
             return arrays[-1][b.index : b.index + b.nbytes].view(b.dtype.np)
         if b.kind == "constant":
             return self.linked.constants[buffer]
-        source = b.index if b.kind == "input" else b.donor if b.donor >= 0 else self._place[id(b)]
+        source = b.index if b.kind == "input" else b.donor if b.donor >= 0 else self._places[buffer]
         return _typed(arrays[source], b)
 
     def _output(self, buffer: int, arrays: list[Array]) -> Array:
@@ -457,7 +460,7 @@ class CpuExecutable(Executable):
 class _Timed(CpuExecutable):
     """The same schedule with a clock between the launches, for profiles: each launch is a native call of its own."""
 
-    def __init__(self, schedule: Schedule, linked: Linked) -> None:
+    def __init__(self, schedule: Schedule | Callable[[], Schedule], linked: Linked) -> None:
         super().__init__(schedule, linked)
         self._single = False  # never all launches in one go
         self.seconds: list[float] = []

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 from calque.backend.cpu import contract
 from calque.backend.cpu.runtime_text import BEHIND_SCRATCH, LOCAL_WORDS
-from calque.kernel.epilogue import MOST_WORDS, Epilogue, Grid, follow
-from calque.kernel.schedule import Buffer, Contract, Loop
+from calque.kernel.epilogue import MOST_WORDS, Epilogue, Grid
+from calque.kernel.schedule import Loop
 
 assert 8 * (LOCAL_WORDS + MOST_WORDS) <= BEHIND_SCRATCH
 FOLLOWED = 2
@@ -26,12 +25,6 @@ def grid(native: contract.Contraction) -> Grid | None:
     if isinstance(native, contract.Conv2dInputGrad):
         return native.images, native.channels, prod(native.size)
     return None
-
-
-def epilogue(step: Contract, after: Loop, buffers: Sequence[Buffer], native: contract.Contraction) -> Epilogue | str:
-    """The loop behind a contraction as its epilogue, or why it is none."""
-    seen = grid(native) if step.dtype.name in ("float32", "float64") else None
-    return "this contraction takes none" if seen is None else follow(step, after, buffers, seen)
 
 
 def before(loop: Loop) -> list[int]:

@@ -23,16 +23,18 @@ def flags(schedule: Schedule, steps: Sequence[Loop | Contract], barriers: Sequen
     256 times the number of parts. `starts`: launches that begin a native call."""
     words = list(barriers)
     first = 0
-    large = {k for k, b in enumerate(schedule.buffers) if b.nbytes >= SHARED_BYTES}
     while first < len(steps):
         last = first
-        shared = {} if large.isdisjoint(steps[first].operands) else _walked(schedule, steps[first])
-        while shared and last + 1 < len(steps) and last + 1 - first < MOST and not barriers[last] and last + 1 not in starts:
-            both = {k: min(n, shared[k]) for k, n in _walked(schedule, steps[last + 1]).items() if k in shared}
+        shared: dict[int, int] | None = None
+        while last + 1 < len(steps) and last + 1 - first < MOST and not barriers[last] and last + 1 not in starts:
+            if set(steps[first].operands).isdisjoint(steps[last + 1].operands):
+                break
+            walked = _walked(schedule, steps[first]) if shared is None else shared
+            both = {k: min(n, walked[k]) for k, n in _walked(schedule, steps[last + 1]).items() if k in walked} if walked else {}
             if not both:
                 break
             shared, last = both, last + 1
-        if last > first:
+        if shared:
             words[first] |= (last - first) << 1 | _parts(schedule, steps[first : last + 1], min(shared.values())) << 8
         first = last + 1
     return words

@@ -4,7 +4,7 @@ stand."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -13,19 +13,21 @@ import numpy as np
 
 from calque.backend.base import Array
 from calque.backend.cpu import contract, follow, interleave, library, tune
+from calque.backend.cpu.calls import CallFacts, call_of
 from calque.backend.cpu.emit_plan import instruction_cost
 from calque.backend.cpu.memory import ALIGNMENT, POOL
 from calque.backend.cpu.streams import with_streams
 from calque.backend.cpu.target import current
 from calque.base import config
 from calque.base.cache import memoised
-from calque.kernel.cost import routine_flops
-from calque.kernel.epilogue import NOT_READ, Epilogue
+from calque.base.dtypes import DType
+from calque.kernel.epilogue import NOT_READ, Epilogue, Refusal
+from calque.kernel.epilogue import follow as epilogue
 from calque.kernel.loops import LoopKernel
 from calque.kernel.schedule import Contract, Host, Loop, Schedule, Step
 
 SMALL_WORK = 32768
-"""Below this many element operations (see `work_of`) a stretch runs on the calling thread alone."""
+"""Below this many element operations (see `_work_of`) a stretch runs on the calling thread alone."""
 BRIEF_WORK = 20_000_000
 """The same for a whole program while somebody records on another core (`backend.base.beside`): some milliseconds."""
 
@@ -40,6 +42,44 @@ class NativeCall:
     count: int
     work: int = 0
     host: Host | Contract | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What of a run is to be seen from outside. The arrays of a run are `inputs` that it is given, then `fresh` ones of so many elements and types;
+    `outputs`: which of them each output is as a whole, or -1; `checks`: how many values say whether a check has failed."""
+
+    inputs: int
+    fresh: tuple[tuple[int, DType], ...]
+    outputs: tuple[int, ...]
+    checks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arranged:
+    """A schedule with all its arguments and without native code: plain numbers, so that what was found for some sizes can hold for others (see
+    `sized.py`). `arguments`: where those of each launch begin, in bytes; `looped`: whether a launch is the next of `loops` or of `contractions`;
+    `fixed`: (position, constant, bytes behind its address) of words; the rest as in `Linked`, the patch table column by column."""
+
+    words: tuple[int, ...]
+    arguments: tuple[int, ...]
+    flags: tuple[int, ...]
+    loops: tuple[LoopKernel, ...]
+    contractions: tuple[library.Contraction, ...]
+    looped: tuple[bool, ...]
+    positions: tuple[int, ...]
+    sources: tuple[int, ...]
+    offsets: tuple[int, ...]
+    fixed: tuple[tuple[int, int, int], ...]
+    floats: tuple[tuple[int, int], ...]
+    ints: tuple[tuple[int, int], ...]
+    dynamic: tuple[tuple[int, int, int], ...]
+    constants: tuple[tuple[int, Array], ...] = field(compare=False)
+    stretches: tuple[NativeCall, ...]
+    check_stretches: int
+    arena_bytes: int
+    ready: tuple[tuple[int, int], ...]
+    ends: Ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +110,14 @@ class Linked:
     launched: tuple[library.NativeModule, ...]  # whose first function a launch calls
     needed: library.Needed
     ready: tuple[tuple[int, int], ...]
+    ends: Ends
 
 
 class Linker:
     """Builds the words and records of one schedule."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, calls: Sequence[CallFacts] | None = None) -> None:
+        """`calls`: of its native contractions in order, if that is known."""
         self.schedule = schedule
         self.words: list[int] = []
         self.patches: list[tuple[int, int, int]] = []
@@ -86,7 +128,9 @@ class Linker:
         self.fixed: list[tuple[int, int, int]] = []  # position of a word, the constant whose address it is, bytes behind that
         self.offsets: list[int] = []
         self._ranges: dict[int, tuple[Any, list[Range]]] = {}  # by the id of a launch, which stays alive
-        self._natives: dict[int, contract.Contraction] = {}  # by the id of a step of the schedule
+        self._calls: dict[int, CallFacts] = {}  # by the id of a step of the schedule
+        if calls is not None:
+            self._calls = {id(step): call for step, call in zip(native_contractions(schedule.steps), calls, strict=True)}
         self.arena_bytes = -(-schedule.arena_bytes // ALIGNMENT) * ALIGNMENT
         inputs = 1 + max(
             (b.index if b.kind == "input" else b.donor for b in schedule.buffers if b.kind == "input" or b.donor >= 0), default=-1
@@ -140,11 +184,11 @@ class Linker:
             (self.floats if dtype.is_floating_point else self.ints).append((len(self.words), leaf))
             self.words.append(0)
 
-    def native(self, step: Contract) -> contract.Contraction:
-        """What a contraction of the schedule is computed by."""
-        found = self._natives.get(id(step))
+    def call(self, step: Contract) -> CallFacts:
+        """What is known of a contraction of the schedule."""
+        found = self._calls.get(id(step))
         if found is None:
-            found = self._natives[id(step)] = _contraction(self.schedule, step)
+            found = self._calls[id(step)] = call_of(step.kind, step.spec, step.dtype.name, _contraction(self.schedule, step))
         return found
 
     def follower(self, pair: Epilogue) -> None:
@@ -156,7 +200,7 @@ class Linker:
     def contract(self, step: Contract) -> None:
         """Arguments of a contraction: its buffers (0 for an output that nobody needs), the workspace, the parameters."""
         self.offsets.append(8 * len(self.words))
-        native, buffers = self.native(step), self.schedule.buffers
+        call, buffers = self.call(step), self.schedule.buffers
         for position, leaf, factor in step.dynamic:
             self.dynamic.append((len(self.words) + position, leaf, factor * buffers[step.operands[position]].dtype.itemsize))
         for buffer, offset in zip(step.operands, step.offsets, strict=True):
@@ -164,17 +208,16 @@ class Linker:
                 self.address(buffer, offset * buffers[buffer].dtype.itemsize)
             else:
                 self.words.append(0)
-        needed = native.workspace_bytes(step.dtype.name, current())
         if step.workspace >= 0:
             self.address(step.workspace)
-        elif needed:
+        elif call.workspace:
             base = -(-self.schedule.arena_bytes // ALIGNMENT) * ALIGNMENT
             self.patches.append((len(self.words), self.arena, base))
             self.words.append(0)
-            self.arena_bytes = max(self.arena_bytes, base + needed)
+            self.arena_bytes = max(self.arena_bytes, base + call.workspace)
         else:  # nothing is read there, and a run that needs no arena takes none
             self.words.append(0)
-        self.words.extend(native.words())
+        self.words.extend(call.words)
 
     def ranges(self, step: Loop | Contract) -> list[Range]:
         """Memory a launch touches."""
@@ -191,7 +234,7 @@ class Linker:
         if isinstance(step, Contract):
             if step.workspace >= 0:
                 found.append(self.range_of(step.workspace, True))
-            elif self.native(step).workspace_bytes(step.dtype.name, current()):
+            elif self.call(step).workspace:
                 found.append((self.arena, self.schedule.arena_bytes, 1 << 62, True))
         self._ranges[id(step)] = step, found
         return found
@@ -214,12 +257,17 @@ def is_native(step: Step) -> bool:
     return isinstance(step, Loop) or (isinstance(step, Contract) and contract.is_native(step.kind, step.dtype.name))
 
 
-def work_of(step: Loop | Contract) -> int:
+def native_contractions(steps: Sequence[Step]) -> list[Contract]:
+    """Those of some steps, in order."""
+    return [step for step in steps if isinstance(step, Contract) and is_native(step)]
+
+
+def _work_of(linker: Linker, step: Loop | Contract) -> int:
     """Rough size of a native launch in simple element operations; about 20 of them take a nanosecond."""
     if isinstance(step, Contract):
-        return routine_flops(step) // 32
+        return linker.call(step).flops // 32
     kernel = step.kernel
-    return int(prod(step.params[: kernel.rank_p + kernel.rank_r])) * _point_cost(kernel)
+    return prod(step.params[: kernel.rank_p + kernel.rank_r]) * _point_cost(kernel)
 
 
 @memoised("costs of loops", 400, 1 / 1024)
@@ -268,26 +316,25 @@ def _contracts_alone(steps: list[Loop | Contract], stretches: tuple[NativeCall, 
     return any(isinstance(step, Contract) for s in stretches if runs_alone(s) for step in steps[s.first : s.first + s.count])
 
 
-def _functions(
-    linker: Linker, steps: list[Loop | Contract], flags: list[int], alone: bool,
-) -> tuple[library.Needed, tuple[library.NativeModule, ...]]:  # fmt: skip
-    """The native code behind some launches, and the module of each. `alone`: contractions may run while this thread holds the interpreter's lock, so
-    nothing can be compiled meanwhile (see `gates.py`). What a program of other sizes than others calls is there but for a few functions: asking
-    which those are would take longer than gates."""
+def _kernels(linker: Linker, steps: list[Loop | Contract], flags: list[int]) -> tuple[LoopKernel, ...]:
+    """Of the loops among some launches."""
     target, schedule = current(), linker.schedule
     parts = [k > 0 and flags[k - 1] & follow.FOLLOWED for k in range(len(steps))]  # they may begin anywhere in a line
-    loops = [s.kernel if parts[k] else with_streams(schedule, s, target) for k, s in enumerate(steps) if isinstance(s, Loop)]
-    calls: list[library.Contraction] = []
+    return tuple([s.kernel if parts[k] else with_streams(schedule, s, target) for k, s in enumerate(steps) if isinstance(s, Loop)])
+
+
+def _contractions(linker: Linker, steps: list[Loop | Contract], alone: bool) -> tuple[library.Contraction, ...]:
+    """Of the contractions among some launches. `alone`: they may run while this thread holds the interpreter's lock, so nothing can be compiled
+    meanwhile (see `gates.py`). What a program of other sizes than others calls is there but for a few functions: asking which those are would take
+    longer than gates."""
+    schedule, found = linker.schedule, []
     for step in steps:
         if not isinstance(step, Loop):
-            native, dtype = linker.native(step), step.dtype.name
-            expected = None if alone else frozenset[str]()
+            dtype, expected = step.dtype.name, None if alone else frozenset[str]()
             if not alone and not schedule.sized:
-                expected = contract.expected(step.kind, native, dtype, target, config.settings.threads)
-            calls.append(library.Contraction(step.kind, dtype, contract.ways_of(step.kind, native, dtype, target), expected))
-    needed = library.needed(loops, calls)
-    kernels, contractions = iter(needed.loops), iter(needed.called)
-    return needed, tuple([next(kernels) if isinstance(s, Loop) else next(contractions) for s in steps])
+                expected = contract.expected(step.kind, _contraction(schedule, step), dtype, current(), config.settings.threads)
+            found.append(library.Contraction(step.kind, dtype, linker.call(step).ways, expected))
+    return tuple(found)
 
 
 def epilogues(linker: Linker) -> dict[int, Epilogue]:
@@ -299,20 +346,21 @@ def notes(schedule: Schedule) -> dict[int, str]:
     """Number of a loop right behind a contraction -> whether it runs part by part behind it, or why not."""
     alone = "a pass of its own behind the contraction"
     pairs = _behind(Linker(schedule)).items()
-    texts = {number + 1: f"{alone}: {pair}" if isinstance(pair, str) else follow.TOGETHER for number, pair in pairs}
+    texts = {number + 1: f"{alone}: {pair}" if isinstance(pair, Refusal) else follow.TOGETHER for number, pair in pairs}
     return {number: texts[number] for number in texts if not texts[number].endswith(NOT_READ)}
 
 
-def _behind(linker: Linker) -> dict[int, Epilogue | str]:
+def _behind(linker: Linker) -> dict[int, Epilogue | Refusal]:
     """For every native contraction before a loop: the loop as its epilogue, or why it is none."""
-    found: dict[int, Epilogue | str] = {}
+    found: dict[int, Epilogue | Refusal] = {}
     schedule = linker.schedule
     for number, (step, after) in enumerate(zip(schedule.steps, schedule.steps[1:], strict=False)):
         if not isinstance(step, Contract) or not isinstance(after, Loop) or not is_native(step) or number + 1 == schedule.check_steps:
             continue
-        pair = follow.epilogue(step, after, schedule.buffers, linker.native(step))
+        call = linker.call(step)
+        pair = Refusal("this contraction takes none") if call.grid is None else epilogue(step, after, schedule.buffers, call.grid, call.flops)
         if isinstance(pair, Epilogue) and not _apart(linker, step, pair.loop):
-            pair = "it writes what the contraction still reads"
+            pair = Refusal("it writes what the contraction still reads")
         found[number] = pair
     return found
 
@@ -402,40 +450,89 @@ def native_contraction(schedule: Schedule, step: Contract) -> library.Contractio
     return library.Contraction(step.kind, dtype, contract.ways_of(step.kind, native, dtype, current()))
 
 
-def link(schedule: Schedule) -> Linked:
-    """Compile the kernels of a schedule and lay out its arguments."""
-    linker = Linker(schedule)
+def ends_of(schedule: Schedule) -> Ends:
+    """Of a schedule."""
+    buffers = schedule.buffers
+    inputs = 1 + max((b.index if b.kind == "input" else b.donor for b in buffers if b.kind == "input" or b.donor >= 0), default=-1)
+    fresh = {k: b for k, b in enumerate(buffers) if b.kind == "output" and b.donor < 0}
+    places = {k: inputs + i for i, k in enumerate(fresh)}
+    given = {b.index: b for b in buffers if b.kind == "input"}
+
+    def place(k: int) -> int:
+        b = buffers[k]
+        donor = given.get(b.donor) if b.kind == "output" and b.donor >= 0 else None
+        if donor is not None:
+            return b.donor if donor.dtype is b.dtype and donor.numel == b.numel else -1
+        return places.get(k, -1)
+
+    return Ends(inputs, tuple([(b.numel, b.dtype) for b in fresh.values()]), tuple(map(place, schedule.outputs)), len(schedule.checks))
+
+
+def arranged(schedule: Schedule, calls: Sequence[CallFacts] | None = None) -> Arranged:
+    """The arguments of a schedule. `calls`: of its native contractions in order, if that is known."""
+    linker = Linker(schedule, calls)
     native, flags = _launches(schedule, linker)
-    work = [work_of(step) for step in native]
+    work = [_work_of(linker, step) for step in native]
     stretches, checks = _stretches(schedule, work)
     starts = frozenset(s.first for s in stretches)
-    needed, launched = _functions(linker, native, flags, _contracts_alone(native, stretches))
-    functions = [needed.address(module) for module in launched]
-    records = np.array([functions, linker.offsets, interleave.flags(schedule, native, flags, starts)], np.int64).T.copy()
-    patches = np.array(linker.patches, np.int64).reshape(-1, 3).T.copy()
-    words = POOL.empty(max(len(linker.words), 1), np.dtype(np.int64))
-    words[:] = linker.words or [0]
-    for position, buffer, byte_offset in linker.fixed:
-        words[position] = linker.constants[buffer].ctypes.data + byte_offset
-    return Linked(
-        words=words,
-        records=records,
-        positions=patches[0].copy(),
-        sources=patches[1].copy(),
-        offsets=patches[2].copy(),
-        float_positions=np.array([p for p, _ in linker.floats], np.int64),
-        float_leaves=tuple(k for _, k in linker.floats),
-        int_positions=np.array([p for p, _ in linker.ints], np.int64),
-        int_leaves=tuple(k for _, k in linker.ints),
+    return Arranged(
+        words=tuple(linker.words),
+        arguments=tuple(linker.offsets),
+        flags=tuple(interleave.flags(schedule, native, flags, starts)),
+        loops=_kernels(linker, native, flags),
+        contractions=_contractions(linker, native, _contracts_alone(native, stretches)),
+        looped=tuple([isinstance(step, Loop) for step in native]),
+        positions=tuple([position for position, _, _ in linker.patches]),
+        sources=tuple([source for _, source, _ in linker.patches]),
+        offsets=tuple([offset for _, _, offset in linker.patches]),
+        fixed=tuple(linker.fixed),
+        floats=tuple(linker.floats),
+        ints=tuple(linker.ints),
         dynamic=tuple(linker.dynamic),
-        constants=linker.constants,
+        constants=tuple(linker.constants.items()),
         stretches=stretches,
         check_stretches=checks,
         arena_bytes=linker.arena_bytes,
+        ready=_ready(linker, native, work),
+        ends=ends_of(schedule),
+    )
+
+
+def linked(a: Arranged) -> Linked:
+    """The same with native code, which is compiled if it is not there."""
+    needed = library.needed(a.loops, a.contractions)
+    loops, contractions = iter(needed.loops), iter(needed.called)
+    launched = tuple([next(loops) if looped else next(contractions) for looped in a.looped])
+    constants = dict(a.constants)
+    words = POOL.empty(max(len(a.words), 1), np.dtype(np.int64))
+    words[:] = a.words or [0]
+    for position, buffer, byte_offset in a.fixed:
+        words[position] = constants[buffer].ctypes.data + byte_offset
+    return Linked(
+        words=words,
+        records=np.array([[needed.address(module) for module in launched], a.arguments, a.flags], np.int64).T.copy(),
+        positions=np.array(a.positions, np.int64),
+        sources=np.array(a.sources, np.int64),
+        offsets=np.array(a.offsets, np.int64),
+        float_positions=np.array([p for p, _ in a.floats], np.int64),
+        float_leaves=tuple([k for _, k in a.floats]),
+        int_positions=np.array([p for p, _ in a.ints], np.int64),
+        int_leaves=tuple([k for _, k in a.ints]),
+        dynamic=a.dynamic,
+        constants=constants,
+        stretches=a.stretches,
+        check_stretches=a.check_stretches,
+        arena_bytes=a.arena_bytes,
         launched=launched,
         needed=needed,
-        ready=_ready(linker, native, work),
+        ready=a.ready,
+        ends=a.ends,
     )
+
+
+def link(schedule: Schedule) -> Linked:
+    """Compile the kernels of a schedule and lay out its arguments."""
+    return linked(arranged(schedule))
 
 
 def target_key() -> str:

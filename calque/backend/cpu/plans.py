@@ -18,7 +18,7 @@ from calque.backend.base import Array
 from calque.backend.cpu import library, objects, tune
 from calque.backend.cpu.executable import CpuExecutable
 from calque.backend.cpu.library import NativeModule, Needed
-from calque.backend.cpu.link import Linked, NativeCall, runs_alone
+from calque.backend.cpu.link import Linked, NativeCall, ends_of, runs_alone
 from calque.backend.cpu.llvm import Source
 from calque.backend.cpu.memory import POOL
 from calque.backend.cpu.target import current, known
@@ -157,9 +157,8 @@ def _linked(found: dict[str, Any], schedule: Schedule) -> Linked | None:
     dynamic = tuple([(position, leaf, factor) for position, leaf, factor in found["dynamic"]])
     stretches = tuple([NativeCall(first, count, work) for first, count, work in found["stretches"]])
     ready = tuple([(done, work) for done, work in found["ready"]])
-    memory = len([b for b in schedule.buffers if b.kind == "output" and b.donor < 0]) + 2 + max(
-        (b.index if b.kind == "input" else b.donor for b in schedule.buffers if b.kind == "input" or b.donor >= 0), default=-1
-    )
+    ends = ends_of(schedule)
+    memory = ends.inputs + len(ends.fresh) + 1
     places = (positions, _numbers(float_positions), _numbers(int_positions), _numbers([p for p, _, _ in dynamic]))
     leaves = (_numbers(float_leaves), _numbers(int_leaves), _numbers([leaf for _, leaf, _ in dynamic]))
     _require(
@@ -179,7 +178,7 @@ def _linked(found: dict[str, Any], schedule: Schedule) -> Linked | None:
     records[:, 0] = [needed.address(module) for module in launched]
     return Linked(
         words, records, positions, sources, offsets, places[1], tuple(float_leaves), places[2], tuple(int_leaves), dynamic,
-        {}, stretches, found["check_stretches"], found["bytes"], launched, needed, ready,
+        {}, stretches, found["check_stretches"], found["bytes"], launched, needed, ready, ends,
     )  # fmt: skip
 
 

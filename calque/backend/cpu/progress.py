@@ -16,7 +16,7 @@ from calque.backend.base import Array
 from calque.backend.cpu.runtime import native
 
 SOON_WORK = 1 << 22
-"""Work (see `link.work_of`) that must follow a result: a millisecond of one thread. Only then is a queue, whose two wake-ups take 0.1 ms, worth what
+"""Work (see `link.py`) that must follow a result: a millisecond of one thread. Only then is a queue, whose two wake-ups take 0.1 ms, worth what
 it hides."""
 NAP = 50_000_000  # nanoseconds after which a thread that waits lets Python look for Ctrl-C that another thread has got
 _NOT_BEGUN = 1 << 62
