@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 from itertools import accumulate
 from typing import Any
 
@@ -98,15 +99,22 @@ def _in_time_order(spans: list[Span]) -> tuple[list[int], int]:
 
 def stacked(spans: Sequence[Span], order: Sequence[int]) -> tuple[list[int], int]:
     """Each above all before it in this order that are needed at the same time: right for any sizes, whatever they were when the order was chosen."""
-    offsets, size = [0] * len(spans), 0
+    offsets, ends = [0] * len(spans), [0] * len(spans)
+    top: list[int] = []  # those that nothing is above so far
     for number, k in enumerate(order):
-        s, at = spans[k], 0
-        for j in order[:number]:
-            o = spans[j]
-            if o.first <= s.last and s.first <= o.last:
-                at = largest(at, offsets[j] + _aligned(o.nbytes))
-        offsets[k], size = at, largest(size, at + _aligned(s.nbytes))
-    return offsets, size
+        below: list[int] = []  # without what stands below one of these: that one's end is the higher
+        for j in reversed(order[:number]):
+            if _together(spans[k], spans[j]) and not any(_together(spans[b], spans[j]) for b in below):
+                below.append(j)
+        offsets[k] = reduce(largest, [ends[j] for j in below], 0)
+        ends[k] = offsets[k] + _aligned(spans[k].nbytes)
+        top = [j for j in top if j not in below] + [k]
+    return offsets, reduce(largest, [ends[j] for j in top], 0)
+
+
+def _together(a: Span, b: Span) -> bool:
+    """Whether two spans are needed at the same time."""
+    return a.first <= b.last and b.first <= a.last
 
 
 def stacking(spans: list[Span]) -> tuple[int, ...]:
