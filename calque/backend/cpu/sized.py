@@ -23,6 +23,7 @@ from calque.base.cache import Cache
 from calque.base.config import settings
 from calque.kernel.arena import placed_in_order, stacking, with_workspaces
 from calque.kernel.memory import Lowered
+from calque.kernel.schedule import Schedule
 from calque.kernel.sizes import Families, Found
 from calque.ops.structure import Description
 
@@ -44,7 +45,12 @@ def compile_sized(launches: Found) -> CpuExecutable:
     """An executable of launches that follow from those of other sizes."""
     calls = calls_of(launches)
     found = arguments(launches, calls, ARRANGED)
-    return CpuExecutable(lambda: placed_in_order(_spacious(launches.result(), calls), found.order), linked(found.arranged))
+    return CpuExecutable(partial(_schedule, launches, found.order), linked(found.arranged))
+
+
+def _schedule(launches: Found, order: tuple[int, ...]) -> Schedule:
+    """What such an executable was compiled from; hardly anybody asks."""
+    return placed_in_order(_spacious(launches.result(), calls_of(launches)), order)
 
 
 def calls_of(launches: Found) -> list[CallFacts]:
