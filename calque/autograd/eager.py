@@ -45,7 +45,7 @@ from calque.record.trie import BOUND, root
 from calque.run.backends import recurrence
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array
-from calque.run.estimate import large
+from calque.run.estimate import PRODUCTS, large
 from calque.tensor import Tensor, attach_node, order_of, record, sub_layout, turned, wrap
 
 MINE = 3  # references to the buffer of one storage while it is written: the storage's, a variable, the argument
@@ -79,7 +79,7 @@ class Step:
         self.function, self.numbers, self.fresh = found.function, found.numbers, found.fresh
         self.code = self.layout.ndim == 0 and self.layout.dtype is int64  # as what a check looks at
         self.large = large(op, layouts, self.layout)
-        self.slow = op.kind == "contract" and op.name != "matmul"  # NumPy has nothing for it
+        self.slow = op.kind == "contract" and op.name not in PRODUCTS  # NumPy has nothing for it
         self.order: tuple[int, ...] | None = None
         self.saved = False  # whether its gradient needs the result, which nodes keep as a row-major value
         views = [x for x in shown if x.__class__ is Layout]

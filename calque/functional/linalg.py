@@ -25,6 +25,7 @@ from calque.functional.subclasses import ask, of_operator, others
 from calque.functional.views import permute, reshape, reshaped, transpose, unsqueeze
 from calque.functional.windows import diagonal
 from calque.ops.opdef import get
+from calque.record.live import LIVE
 from calque.tensor import Tensor, binary, record, upload_known
 
 
@@ -143,16 +144,25 @@ def mm(input: Tensor, mat2: Tensor) -> Tensor:
     >>> calque.mm(calque.tensor([[1, 2]]), calque.tensor([[3], [4]]))
     tensor([[11]])
     """
+    _check_mm(input, mat2)
+    return _matmul(input, mat2)
+
+
+def _check_mm(input: Tensor, mat2: Tensor) -> None:
     require_tensors("mm", input, mat2)
     require_dims("mm", (2, 2), input, mat2)
     require_inner("mm", input, mat2, _shape(input)[1], _shape(mat2)[0])
-    return _matmul(input, mat2)
 
 
 @public(out="exact")
 @lower_precision
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """Batched matrix product, without broadcasting: (b, n, k), (b, k, m) -> (b, n, m)."""
+    _check_bmm(input, mat2)
+    return _matmul(input, mat2)
+
+
+def _check_bmm(input: Tensor, mat2: Tensor) -> None:
     require_tensors("bmm", input, mat2)
     require_dims("bmm", (3, 3), input, mat2)
     if _shape(input)[0] != _shape(mat2)[0]:
@@ -160,16 +170,19 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
             f"[bmm] expected equal batch sizes, got shapes {_shape(input)} and {_shape(mat2)}; matmul() broadcasts a batch of 1"
         )
     require_inner("bmm", input, mat2, _shape(input)[2], _shape(mat2)[1])
-    return _matmul(input, mat2)
 
 
 @public(out="exact")
 def mv(input: Tensor, vec: Tensor) -> Tensor:
     """Matrix times vector: (n, k), (k) -> (n)."""
+    _check_mv(input, vec)
+    return _general_matmul(input, vec)
+
+
+def _check_mv(input: Tensor, vec: Tensor) -> None:
     require_tensors("mv", input, vec)
     require_dims("mv", (2, 1), input, vec)
     require_inner("mv", input, vec, _shape(input)[1], _shape(vec)[0])
-    return _general_matmul(input, vec)
 
 
 @public(out="exact")
@@ -228,15 +241,28 @@ def _is_complex(x: Any) -> bool:
     return x._layout.dtype.is_complex if is_tensor(x) else isinstance(x, complex)
 
 
+def _require_kind(op: str, input: Tensor, kind: dt.DType) -> None:
+    if input._layout.dtype is not kind:
+        raise DTypeError(f"[{op}] expected input of dtype {kind!r} like the matrices, got {input._layout.dtype!r}; convert with .to(dtype)")
+
+
+def _plus_product(op: str, input: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any) -> Tensor:
+    """beta * input + alpha * (a @ b) of operands that have been checked: rounded once if they are of 16 bits."""
+    kind = a._layout.dtype
+    if kind.compute is kind:
+        return _combine(op, input, _matmul(a, b), beta, alpha)
+    _require_kind(op, input, kind)
+    if beta == 0 or any(factor.__class__ in LIVE or not is_number(factor) for factor in (alpha, beta)):
+        wide = kind.compute
+        return cast(_combine(op, cast(input, wide), _matmul(cast(a, wide), cast(b, wide)), beta, alpha), kind)
+    return prim("addmm", a, b, input, float(alpha), float(beta))
+
+
 def _combine(op: str, input: Tensor, out: Tensor, beta: Any, alpha: Any) -> Tensor:
     """beta * input + alpha * out; beta 0 ignores the input, also its NaNs."""
-    if input._layout.dtype is not out._layout.dtype:
-        raise DTypeError(
-            f"[{op}] expected input of dtype {out._layout.dtype!r} like the matrices, got {input._layout.dtype!r}; convert with "
-            ".to(dtype)"
-        )
     kind = out._layout.dtype
-    if kind.compute is not kind and (alpha != 1 or beta != 1):  # the product has been rounded; what is scaled and added is once more, not three times
+    _require_kind(op, input, kind)
+    if kind.compute is not kind and (alpha != 1 or beta != 1):  # what is scaled and added is rounded once, not three times
         return cast(_combine(op, cast(input, kind.compute), cast(out, kind.compute), beta, alpha), kind)
     alpha, beta = (fill_number(x, kind, op) if kind.category == 1 or _is_complex(x) and not kind.is_complex else x for x in (alpha, beta))
     scaled = out if alpha == 1 else mul(out, alpha)
@@ -254,13 +280,18 @@ def _combine(op: str, input: Tensor, out: Tensor, beta: Any, alpha: Any) -> Tens
 @lower_precision
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * (mat1 @ mat2)`: (n, m) or broadcastable, (n, k), (k, m) -> (n, m)."""
-    return _combine("addmm", input, mm(mat1, mat2), beta, alpha)
+    _check_mm(mat1, mat2)
+    return _plus_product("addmm", input, mat1, mat2, beta, alpha)
 
 
 @public(in_place="both", out="exact")
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * (mat @ vec)`: (n), (n, k), (k) -> (n)."""
-    return _combine("addmv", input, mv(mat, vec), beta, alpha)
+    _check_mv(mat, vec)
+    if mat._layout.dtype.compute is mat._layout.dtype:
+        return _combine("addmv", input, _general_matmul(mat, vec), beta, alpha)
+    column = unsqueeze(input, -1) if input._layout.ndim else input
+    return reshape(_plus_product("addmv", column, mat, unsqueeze(vec, 1), beta, alpha), (_shape(mat)[0],))
 
 
 @public(in_place="method", out=True)
@@ -282,14 +313,20 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any
 @lower_precision
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * (batch1 @ batch2)`: (b, n, m), (b, n, k), (b, k, m) -> (b, n, m)."""
-    return _combine("baddbmm", input, bmm(batch1, batch2), beta, alpha)
+    _check_bmm(batch1, batch2)
+    return _plus_product("baddbmm", input, batch1, batch2, beta, alpha)
 
 
 @public(in_place="method", out="exact")
 @lower_precision
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * sum over the batch of (batch1 @ batch2)`: (n, m), (b, n, k), (b, k, m) -> (n, m)."""
-    return _combine("addbmm", input, prim("sum", bmm(batch1, batch2), (0,), False), beta, alpha)
+    _check_bmm(batch1, batch2)
+    if batch1._layout.dtype.compute is batch1._layout.dtype:
+        return _combine("addbmm", input, prim("sum", _matmul(batch1, batch2), (0,), False), beta, alpha)
+    many, rows, inner_size = _shape(batch1)  # all sums are one: the batch is a part of the inner size
+    side_by_side = reshape(permute(batch1, (1, 0, 2)), (rows, many * inner_size))
+    return _plus_product("addbmm", input, side_by_side, reshape(batch2, (many * inner_size, _shape(batch2)[2])), beta, alpha)
 
 
 # --------------------------------------------------------------------------------------------------------- compositions

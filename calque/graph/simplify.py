@@ -106,6 +106,20 @@ def _split(g: Graph, n: Node) -> int | None:
 SPLIT = Rule("split", lambda op: bool(op.joins), "sum(x) = sum of the sums of chunks; the cut depends on sizes only", _split)
 
 
+def _apart(g: Graph, n: Node) -> int | None:
+    if n.dtype.compute is not n.dtype:
+        return None
+    a, b, added = n.inputs
+    alpha, beta = (g.add(opdef.get("constant"), (), (factor, n.dtype), (), n.dtype) for factor in n.attrs)
+    product = g.add(opdef.get("matmul"), (a, b), (), n.shape, n.dtype)
+    scaled = g.add(opdef.get("mul"), (product, alpha), (), n.shape, n.dtype)
+    more = g.add(opdef.get("mul"), (added, beta), (), g.nodes[added].shape, n.dtype)
+    return g.add(opdef.get("add"), (scaled, more), (), n.shape, n.dtype)
+
+
+APART = Rule("apart", ("addmm",), "a product plus something is a product and a sum, where neither is rounded to 16 bits", _apart)
+
+
 @lru_cache(maxsize=8)
 def _rules(narrow: Narrow | None) -> Rules:
     def widen(g: Graph, n: Node) -> int | None:
@@ -115,7 +129,7 @@ def _rules(narrow: Narrow | None) -> Rules:
                 return None
         return _widen(g, n)
 
-    return Rules((replace(WIDEN, apply=widen), SPLIT, *RULES))
+    return Rules((replace(WIDEN, apply=widen), APART, SPLIT, *RULES))
 
 
 def legalize(program: Program, narrow: Narrow | None = None) -> Program:

@@ -148,6 +148,18 @@ def product(F: Any, op: OpDef, operands: Operands, mapped: Mapped, attrs: Attrs,
     return F.prim(op.name, *_aligned(F, operands, mapped))
 
 
+def added_product(F: Any, op: OpDef, operands: Operands, mapped: Mapped, attrs: Attrs, size: int) -> Any:
+    """`addmm`: the slices are a batch dim; rows of many slices times one matrix, plus one row, are the rows of one product."""
+    a, b, added = operands
+    if mapped[0] and not any(mapped[1:]) and b._layout.ndim == 2 and prod(_shape(added)[:-1]) == 1:
+        shape = _shape(a)
+        rows = F.prim(op.name, F.reshape(a, (prod(shape[:-1]), shape[-1])), b, F.reshape(added, _shape(added)[-1:]), *attrs)
+        return F.reshape(rows, (*shape[:-1], _shape(b)[-1]))
+    if not any(mapped[:2]):  # the result has the batch of the product
+        a, mapped = spread(F, a, False, size), (True, *mapped[1:])
+    return F.prim(op.name, *_aligned(F, (a, b, added), mapped), *attrs)
+
+
 def _merged(F: Any, x: Any) -> Any:
     """(B, N, ...) as (B N, ...)."""
     shape = _shape(x)

@@ -25,7 +25,8 @@ Pair = tuple[int, ...]  # (height, width)
 # ------------------------------------------------------------------------------------------------------------------- matmul
 
 
-def _matmul_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+def matmul_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    """Of a product of two matrices with batch dims."""
     a, b = shapes
     if len(a) < 2 or len(b) < 2:
         raise ShapeError(
@@ -43,7 +44,8 @@ def _turned(F: Any, x: Any) -> Any:
     return F.transpose(x, -2, -1)
 
 
-def _matmul_left(F: Any, g: Any, c: Any) -> Any:
+def matmul_left(F: Any, g: Any, c: Any) -> Any:
+    """The gradient of the first factor of a product."""
     shape = tuple(c.shape(0))
     if prod(shape[:-2]) == 1 and prod(c.shape(1)[:-2]) != 1:  # one matrix on the left of many: fold the batch into the inner size
         depth = prod(g.shape[:-2]) * g.shape[-1]
@@ -57,7 +59,8 @@ def _last_but_one_first(rank: int) -> Shape:
     return (rank - 2, *range(rank - 2), rank - 1)
 
 
-def _matmul_right(F: Any, g: Any, c: Any) -> Any:
+def matmul_right(F: Any, g: Any, c: Any) -> Any:
+    """The gradient of the second factor of a product."""
     shape = tuple(c.shape(1))
     if prod(shape[:-2]) == 1 and prod(c.shape(0)[:-2]) != 1:  # many matrices times one (a linear layer): fold the batch
         rows = F.reshape(c.x(0), (prod(c.shape(0)[:-1]), shape[-2]))
@@ -76,9 +79,9 @@ MATMUL = register(
         "contract",
         "Matrix product over the last two dims; batch dims broadcast.",
         2,
-        shape=_matmul_shape,
+        shape=matmul_shape,
         dtype=any_dtype("matmul"),
-        vjp=(Vjp(_matmul_left, (1,)), Vjp(_matmul_right, (0,))),
+        vjp=(Vjp(matmul_left, (1,)), Vjp(matmul_right, (0,))),
         batch=product,
         jvp=multilinear,
         ref=_matmul_ref,
@@ -120,7 +123,7 @@ register(
         "contract",
         "Matrix product of int8 with sums of int32, which wrap; batch dims broadcast.",
         2,
-        shape=_matmul_shape,
+        shape=matmul_shape,
         dtype=_int8_dtype,
         batch=product,
         ref=_int8_ref,

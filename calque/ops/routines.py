@@ -51,6 +51,25 @@ class ContractSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class AddedSpec:
+    """`addmm`: a product, the strides of what is added to it, seen with the shape of the result, and the factors of both."""
+
+    product: ContractSpec
+    strides: Shape
+    alpha: float
+    beta: float
+
+    @property
+    def out_shape(self) -> Shape:
+        """Shape of the result."""
+        return self.product.out_shape
+
+    def operand_views(self) -> tuple[View, ...]:
+        """(shape, strides) of every operand."""
+        return *self.product.operand_views(), (self.out_shape, self.strides)
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionSpec:
     """Attention and its gradient: views of the operands, all with the full batch (stride 0 where repeated).
 
@@ -116,7 +135,7 @@ class Int4Spec:
         return self.views
 
 
-Spec = ContractSpec | AttentionSpec | RecurrentSpec | ScanSpec | Int4Spec
+Spec = ContractSpec | AddedSpec | AttentionSpec | RecurrentSpec | ScanSpec | Int4Spec
 SpecRule = Callable[[list[Shape], list[Shape], Attrs, Shape], Spec]
 
 
@@ -141,8 +160,13 @@ def product(shapes: list[Shape], strides: list[Shape], attrs: Attrs, shape: Shap
     return ContractSpec(whole[0], a, whole[1], b, shape)
 
 
+def added_product(shapes: list[Shape], strides: list[Shape], attrs: Attrs, shape: Shape) -> AddedSpec:
+    """`addmm`: as `matmul`, and the third operand is seen with the shape of the result."""
+    return AddedSpec(product(shapes[:2], strides[:2], (), shape), broadcast_strides(shapes[2], strides[2], shape), *attrs)
+
+
 def product_flops(shapes: Sequence[Shape], attrs: Attrs, shape: Shape) -> int:
-    """Of `matmul`."""
+    """Of `matmul` and `addmm`."""
     return 2 * prod(shape) * shapes[0][-1]
 
 

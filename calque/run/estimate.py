@@ -49,6 +49,7 @@ def estimate_cost(program: Program) -> int:
 
 
 LARGE = 1 << 14  # numbers in an operand or a result, from which on an operation is large
+PRODUCTS = ("matmul", "addmm")  # the contractions that NumPy computes as fast
 _PRODUCTS = 1 << 20  # multiplications of a matrix product
 _RECURRENT = 1 << 22  # ... of all steps of a recurrent layer
 
@@ -60,6 +61,6 @@ def large(op: OpDef, layouts: tuple[Any, ...], result: Layout) -> bool:
         if is_recurrent(op.name):
             assert op.routine is not None, "a layer has a routine"
             return op.routine.flops([lay.shape for lay in layouts], (), ()) >= 2 * _RECURRENT
-        return bool(op.name != "matmul" or result.numel * layouts[0].shape[-1] >= _PRODUCTS)
+        return bool(op.name not in PRODUCTS or result.numel * layouts[0].shape[-1] >= _PRODUCTS)
     read = layouts[1:] if op.role == "lookup" else layouts  # of a table only what is looked up
     return max([result.numel, *[lay.numel for lay in read if hasattr(lay, "numel")]]) >= LARGE  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ from calque.backend.cpu.contract.attention_call import Attention
 from calque.backend.cpu.contract.attention_few import few_sizes
 from calque.backend.cpu.contract.attention_grad import gradient_sizes
 from calque.backend.cpu.contract.builder import Builder
-from calque.backend.cpu.contract.params import blocking_for
+from calque.backend.cpu.contract.product_words import blocking_for
 from calque.kernel.contract import reference
 from calque.ops.attention import MAX_HEAD_SIZE, MOST_QUERIES_IN_PLACE
 from calque.ops.routines import AttentionSpec

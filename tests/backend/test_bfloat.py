@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 import calque
 from calque.backend.cpu import host
-from calque.backend.cpu.contract import AVX2, AVX512, SSE, PlainUnit, is_native
+from calque.backend.cpu.contract import AVX2, AVX512, SSE, PlainUnit, contraction, is_native
+from calque.ops.routines import AddedSpec, ContractSpec
 from tests.backend.contract_harness import Library, host_target, matmul_params
 
 Array = NDArray[Any]
@@ -73,6 +74,49 @@ def test_blocks_of_depth_and_chunks(name: str, shape: tuple[int, int, int]) -> N
     check(operand(rng, m, k, "t"), operand(rng, k, n, "t"), name)
 
 
+def check_added(a: Array, b: Array, d: Array, factors: tuple[float, float], name: str) -> None:
+    """The same of products to which something is added: float32 until the one rounding."""
+    shape = (*a.shape[:-1], b.shape[-1])
+    steps = [tuple(s // 2 for s in x.strides) for x in (a, b, np.broadcast_to(d, shape))]
+    params = contraction("addmm", AddedSpec(ContractSpec(a.shape, steps[0], b.shape, steps[1], shape), steps[2], *factors), "bfloat16")
+    results = []
+    for threads in (1, 2, 3):
+        out = np.full(shape, np.nan, BFLOAT)
+        library(name).prepare_any("addmm", params, [a, b, d], [out])(threads)
+        results.append(out)
+    wide = [x.astype(np.float64) for x in (a, b, d)]
+    exact = factors[0] * (wide[0] @ wide[1]) + factors[1] * wide[2]
+    size = abs(factors[0]) * (np.abs(wide[0]) @ np.abs(wide[1])) + abs(factors[1] * wide[2])
+    bound = 2.0**-8 * np.abs(exact) + (a.shape[-1] + 8) * 2.0**-24 * size + 1e-30
+    assert (np.abs(results[0].astype(np.float64) - exact) <= bound).all()
+    for other in results[1:]:
+        assert results[0].tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("name", list(TARGETS))
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_random_products_with_something_added(name: str, data: st.DataObject) -> None:
+    """What is added is a row, a column, a number or a matrix of any layout."""
+    m, n = (data.draw(st.one_of(st.integers(1, 40), st.integers(60, 130))) for _ in range(2))
+    k = data.draw(st.one_of(st.integers(0, 70), st.integers(200, 400)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    rows, columns = data.draw(st.sampled_from([(1, n), (m, 1), (1, 1), (m, n)]))
+    d = operand(rng, rows, columns, data.draw(st.sampled_from("nts")))
+    a, b = operand(rng, m, k, data.draw(st.sampled_from("nts"))), operand(rng, k, n, data.draw(st.sampled_from("nts")))
+    check_added(a, b, d, data.draw(st.sampled_from([(1.0, 1.0), (0.7, 0.3), (-1.5, 2.0)])), name)
+
+
+@pytest.mark.parametrize("name", list(TARGETS))
+def test_something_added_to_blocks_and_batches(name: str) -> None:
+    """Once, behind the last block of k; every product of a batch has its own part of it."""
+    rng = np.random.default_rng(1)
+    for m, k, n in ((20, 5001, 40), (300, 1001, 1100), (1, 300, 500), (500, 300, 1)):
+        check_added(operand(rng, m, k, "n"), operand(rng, k, n, "t"), operand(rng, 1, n, "n"), (1.0, 1.0), name)
+    a, b, d = (rng.standard_normal(shape).astype(BFLOAT) for shape in ((3, 2, 17, 30), (3, 2, 30, 21), (3, 1, 17, 21)))
+    check_added(a, b, d, (1.0, 0.5), name)
+
+
 @pytest.mark.parametrize("name", list(TARGETS))
 def test_rounding_ties_nan_and_infinity(name: str) -> None:
     """A product by one returns every value; sums halfway between two values go to the even one."""
@@ -91,6 +135,7 @@ def test_targets_differ_in_how_they_multiply() -> None:
     """Only the pair instruction halves the packed panels."""
     assert PlainUnit("avx512_bf16", 64, 32, bfloat_pairs=True) != AVX512
     assert is_native("matmul", "bfloat16") and is_native("conv2d", "bfloat16") and not is_native("matmul", "float16")
+    assert is_native("addmm", "bfloat16") and not any(is_native("addmm", dtype) for dtype in ("float32", "float64", "int8"))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

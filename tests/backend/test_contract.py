@@ -28,7 +28,7 @@ from calque.backend.cpu.contract import (
     target_for_features,
     ways_of,
 )
-from calque.backend.cpu.contract.params import blocking_for
+from calque.backend.cpu.contract.product_words import blocking_for
 from calque.ops.routines import ContractSpec
 from tests.backend.contract_harness import Library, library, matmul_params, strides_of
 

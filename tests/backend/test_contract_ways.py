@@ -21,7 +21,7 @@ from calque.backend.cpu.contract.direct import is_direct
 from calque.backend.cpu.contract.flat import is_flat
 from calque.backend.cpu.contract.near import is_near
 from calque.backend.cpu.contract.pack import PATCH_WORDS, read_patch
-from calque.backend.cpu.contract.params import blocking_for
+from calque.backend.cpu.contract.product_words import blocking_for
 from calque.backend.cpu.objects import CodeMemory
 from calque.backend.cpu.target import current
 from tests.backend.test_cpu_objects import ELSEWHERE, compiled

@@ -82,13 +82,44 @@ def test_in_place_keeps_the_type() -> None:
         assert x.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("name", ["addmm", "addmv", "baddbmm"])
-def test_scaled_products_round_twice_at_most(name: str) -> None:
-    """The product, and the sum of what is scaled: on average that is less than 1.7 times the error of one rounding."""
-    random = np.random.default_rng(5)
-    shapes = {"addmm": ((40, 40),) * 3, "addmv": ((4000,), (4000, 9), (9,)), "baddbmm": ((2, 40, 40),) * 3}[name]
-    given = [calque.tensor(random.normal(size=shape)).to(calque.bfloat16) for shape in shapes]
-    function = getattr(calque, name)
-    exact = function(*[x.double() for x in given], beta=0.3, alpha=0.7)
-    errors = [(found.double() - exact).abs().mean().item() for found in (function(*given, beta=0.3, alpha=0.7), exact.to(calque.bfloat16))]
-    assert errors[0] < 1.7 * errors[1]
+SUMS: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., Any]]] = {
+    "linear": (((3000,), (40, 60), (3000, 60)), lambda c, a, b: F.linear(a, b, c)),
+    "linear of a batch": (((30,), (2, 4, 60), (30, 60)), lambda c, a, b: F.linear(a, b, c)),
+    "linear of columns": (((30,), (60, 40), (30, 60)), lambda c, a, b: F.linear(a.t(), b, c)),
+    "addmm": (((40, 50), (40, 60), (60, 50)), calque.addmm),
+    "addmm of a row": (((50,), (40, 60), (60, 50)), calque.addmm),
+    "addmm of a column": (((40, 1), (40, 60), (60, 50)), calque.addmm),
+    "addmm of columns": (((2000, 50), (2000, 60), (50, 60)), lambda c, a, b, **scales: calque.addmm(c, a, b.t(), **scales)),
+    "addmv": (((4000,), (4000, 9), (9,)), calque.addmv),
+    "addmv of a number": (((), (40, 9), (9,)), calque.addmv),
+    "baddbmm": (((3, 40, 50), (3, 40, 60), (3, 60, 50)), calque.baddbmm),
+    "addbmm": (((40, 50), (3, 40, 60), (3, 60, 50)), calque.addbmm),
+}
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", SUMS)
+def test_a_product_plus_something_is_rounded_once(name: str, kind: str) -> None:
+    """Computed at once, interpreted and compiled, all within half a unit in the last place and what float32 leaves; so are its gradients."""
+    random, dtype = np.random.default_rng(5), getattr(calque, kind)
+    shapes, function = SUMS[name]
+    given = [calque.tensor(random.normal(size=shape)).to(dtype) for shape in shapes]
+    size = function(*[x.double().abs() for x in given]).numpy()  # of what is added up: float32 rounds that
+    for scales in ({}, {"beta": 0.3, "alpha": -0.7}) if not name.startswith("linear") else ({},):
+        exact_operands = [x.double().requires_grad_() for x in given]
+        exact = function(*exact_operands, **scales)
+        weights = calque.tensor(random.integers(-2, 3, size=tuple(exact.shape))).double()
+        (exact * weights).sum().backward()
+        for way in (function, calque.compile(function)):
+            for _ in range(20):  # a program that is seen often is compiled
+                operands = [x.clone().requires_grad_() for x in given]
+                found = way(*operands, **scales)
+                found.backward(weights.to(dtype))
+            assert found.dtype is dtype
+            half = 2.0**-8 if kind == "bfloat16" else 2.0**-11
+            wanted = exact.detach().numpy()
+            assert (np.abs(found.detach().double().numpy() - wanted) <= half * np.abs(wanted) + 2e-6 * size).all()
+            gradients: list[tuple[Any, Any]] = [(x.grad, y.grad) for x, y in zip(operands, exact_operands, strict=True)]
+            for mine, true in gradients:
+                limit = 4 * half * float(true.abs().max())
+                np.testing.assert_allclose(mine.double().numpy(), true.numpy(), rtol=4 * half, atol=limit)

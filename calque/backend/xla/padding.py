@@ -298,6 +298,14 @@ def _matmul(node: Node, given: Sequence[Kinds], shapes: Sequence[Shape], numbers
     return collapsed(np.where(junk, JUNK, np.where(valid > 0, VALID, ZERO)).astype(np.uint8))
 
 
+def _addmm(node: Node, given: Sequence[Kinds], shapes: Sequence[Shape], numbers: Sequence[Any]) -> Kinds:
+    """The sum is valid where both parts are, and zero where both are."""
+    found = _matmul(node, given[:2], shapes[:2], numbers[:2])
+    parts = [np.zeros((1,) * len(node.shape), np.uint8) if k is None else k for k in (found, given[2])]
+    valid, zero = (np.logical_and(*[part == kind for part in parts]) for kind in (VALID, ZERO))
+    return collapsed(np.where(valid, VALID, np.where(zero, ZERO, JUNK)).astype(np.uint8))
+
+
 def _by_rows(node: Node, given: Sequence[Kinds], shapes: Sequence[Shape], numbers: Sequence[Any], dim: int = 0) -> Kinds:
     """What treats each row of the first operand by itself, with weights that are valid."""
     rows, *rest = given
@@ -453,7 +461,8 @@ def _recurrent(node: Node, given: Sequence[Kinds], shapes: Sequence[Shape], numb
 
 
 _RULES: dict[str, Callable[..., Kinds]] = {
-    "view": _view, "update": _update, "update_add": _update_add, "cat": _cat, "matmul": _matmul, "conv2d": _by_rows, "conv2d_input_grad": _by_rows,
+    "view": _view, "update": _update, "update_add": _update_add, "cat": _cat, "matmul": _matmul, "addmm": _addmm,
+    "conv2d": _by_rows, "conv2d_input_grad": _by_rows,
     "conv2d_weight_grad": _weight_grad, "index_select": _index_select, "index_add": _index_add, "gather": _gather, "scatter": _scatter,
     "scatter_add": _scatter, "cumsum": _running, "cumprod": _running, "cumargmax": _running, "cumargmin": _running, "argsort": _sorted,
     "ranked": _sorted, "attention": _attention, "attention_masked": _attention, "attention_grad": _attention, "attention_grad_masked": _attention,

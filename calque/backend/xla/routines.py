@@ -37,6 +37,11 @@ class Routines:
             return self.jnp.matmul(a.astype(np.int32), b.astype(np.int32)) != 0
         return self.jnp.matmul(a, b, precision=self.precision)
 
+    def addmm(self, a: Value, b: Value, added: Value, alpha: float, beta: float) -> Value:
+        """A product plus something, rounded once."""
+        found, more = self.matmul(a, b), self.wide(added)
+        return found * np.asarray(alpha, found.dtype) + more * np.asarray(beta, more.dtype)
+
     def int8_matmul(self, a: Value, b: Value) -> Value:
         """Sums of int32."""
         return self.jnp.matmul(a, b, preferred_element_type=np.int32)

@@ -169,6 +169,16 @@ def _conv_transpose(b: Builder, node: Node, x: list[str], given: list[Node]) -> 
     )
 
 
+def _addmm(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    """In float32, if the numbers have 16 bits, and rounded once."""
+    dtype = node.dtype.compute
+    a, c, added = (b.add("Cast", name, to=b.kind(dtype)) for name in x) if dtype is not node.dtype else x
+    terms = [b.add("MatMul", a, c), added]
+    terms = [term if factor == 1 else b.add("Mul", term, b.scalar(factor, dtype)) for term, factor in zip(terms, node.attrs, strict=True)]
+    total = b.add("Add", *terms)
+    return total if dtype is node.dtype else b.add("Cast", total, to=b.kind(node.dtype))  # type: ignore[no-any-return]
+
+
 def _int4_matmul(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
     """In floats, which hold all integers that occur: there is no operator for bits of signed integers."""
     dtype, (rows, groups), depth = node.dtype, given[2].shape, given[0].shape[1]
@@ -298,5 +308,5 @@ TABLE: dict[str, Maker] = {
     "scatter_add": _write("scatter_add", "add"), "conv2d": _conv, "conv2d_input_grad": _conv_transpose,
     "attention": _attention, "attention_masked": _attention, "lstm": _lstm, "gru": _gru, "rnn_tanh": _rnn, "rnn_relu": _rnn,
     "argsort": _sorted, "ranked": _sorted, "cumsum": _cumsum,
-    "outside": _outside, "int8_matmul": _plain("MatMulInteger"), "int4_matmul": _int4_matmul,
+    "outside": _outside, "int8_matmul": _plain("MatMulInteger"), "int4_matmul": _int4_matmul, "addmm": _addmm,
 }  # fmt: skip

@@ -234,9 +234,8 @@ def linear_cross_entropy(
     """
     require_dims("linear_cross_entropy", linear_weight, 1, name="linear_weight")
     classes = tuple(linear_weight._layout.shape[:-1])
-    scores = linear(input, T.reshape(linear_weight, (prod(classes), linear_weight._layout.shape[-1])))
-    if linear_bias is not None:
-        scores = scores + T.reshape(linear_bias, (prod(classes),))
+    bias = None if linear_bias is None else T.reshape(linear_bias, (prod(classes),))
+    scores = linear(input, T.reshape(linear_weight, (prod(classes), linear_weight._layout.shape[-1])), bias)
     scores = T.reshape(scores, (*scores._layout.shape[:-1], *classes))
     if len(classes) > 1 and input._layout.ndim == 1:
         raise ShapeError(

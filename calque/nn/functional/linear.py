@@ -16,7 +16,7 @@ from calque.nn.functional.checks import require_dtype
 from calque.ops.opdef import get
 from calque.tensor import Tensor, record
 
-MATMUL = get("matmul")
+MATMUL, ADDMM = get("matmul"), get("addmm")
 
 
 def _check_linear(input: Tensor, weight: Tensor, bias: Any) -> None:
@@ -62,13 +62,18 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     key = (input._layout, weight._layout, None if bias is None else bias._layout)
     fit = _FITTING.get(key) or _FITTING.keep(key, _fit(input, weight, bias))
+    kind = weight._layout.dtype
     if not fit:
-        y = T.sum(input * weight, -1)
+        y = T.sum(input * weight, -1) if kind.compute is kind else T.matmul(input, weight)
         return y if bias is None else y + bias
     rows, whole = fit
-    y = record(MATMUL, (input if rows is None else reshaped(input, rows), T.t(weight)))  # one matrix product, bias fused into it
-    if bias is not None:
-        y = y + bias
+    operands = input if rows is None else reshaped(input, rows), T.t(weight)
+    if bias is not None and kind.compute is not kind:
+        y = record(ADDMM, (*operands, bias), (1.0, 1.0))  # floats of 16 bits are rounded once
+    else:
+        y = record(MATMUL, operands)  # one matrix product, bias fused into it
+        if bias is not None:
+            y = y + bias
     return y if whole is None else reshaped(y, whole)
 
 

@@ -9,17 +9,16 @@ from calque.backend.cpu.contract.candidates import candidates
 from calque.backend.cpu.contract.expected import CHOSEN, expected
 from calque.backend.cpu.contract.module import is_tight, module_ir
 from calque.backend.cpu.contract.params import (
-    DTYPES,
     ROUTINES,
     Contraction,
     Conv2d,
     Conv2dInputGrad,
     Conv2dWeightGrad,
-    Matmul,
     contraction,
     is_native,
     symbol,
 )
+from calque.backend.cpu.contract.product_words import DTYPES, Matmul
 from calque.backend.cpu.contract.target import (
     AVX2,
     AVX512,

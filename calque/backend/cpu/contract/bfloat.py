@@ -6,20 +6,25 @@ The blocked product of ``gemm.py`` runs on packed panels of 32-bit elements. Whe
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from calque.backend.cpu.contract.bfloat_conv import bfloat_convolutions
 from calque.backend.cpu.contract.builder import Builder, Value, declarations
-from calque.backend.cpu.contract.gemm import gemm_grid, gemm_part, matmul_entry, row_group
-from calque.backend.cpu.contract.halves import as_vector, half_declarations, load_words, store_rounded, upper, words
+from calque.backend.cpu.contract.gemm import SUMS, gemm_grid, gemm_part, matmul_entry, row_group
+from calque.backend.cpu.contract.halves import as_vector, half_declarations, load_half, load_words, store_rounded, upper, words
 from calque.backend.cpu.contract.micro import outer_kernels
 from calque.backend.cpu.contract.narrow import gemm, pack_tall, pack_wide
 from calque.backend.cpu.contract.pack import copy_out, transpose
 from calque.backend.cpu.contract.target import Blocking
 
+ADDED = SUMS[2:]
+"""The parameters that say what is added before sums are rounded."""
 
 def bfloat_module(blocking: Blocking) -> str:
     """IR text of the contractions of bfloat16."""
     parts = (declarations, half_declarations, outer_kernels, copy_out, _pack_lanes, pack_wide, pack_tall, _round_out, _tile,
-             row_group, gemm_part, gemm_grid, gemm, matmul_entry, bfloat_convolutions)
+             row_group, gemm_part, gemm_grid, gemm, matmul_entry, partial(matmul_entry, adds=True), bfloat_convolutions)
     return "\n".join(part(blocking) for part in parts)
 
 
@@ -92,23 +97,46 @@ def _pack_elements(b: Builder, first: Value, per: int) -> None:
 
 
 def _round_out(blocking: Blocking) -> str:
-    """Float32 sums, rows ``sums_row`` apart, rounded to the nearest bfloat16 (ties to even) into C."""
-    b = Builder("round_out", ("ptr %sums", "i64 %sums_row", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row"),
-                blocking, attributes="noinline")
+    """Float32 sums, rows ``sums_row`` apart, and what is added to them, rounded to the nearest bfloat16 (ties to even) into C."""
+    b = Builder("round_out", ("ptr %sums", "i64 %sums_row", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row", *ADDED), blocking,
+                attributes="noinline")
     lanes = blocking.lanes
-    with b.loop(0, "%columns", lanes) as column:
-        mask = b.lanes_between(0, b.min(b.sub("%columns", column), lanes))
-        with b.loop(0, "%rows") as row:
-            value = b.load_vector(b.at("%sums", b.dot((row, "%sums_row"), (column, 1))))
-            address = b.operand_at("%c", b.dot((row, "%c_row"), (column, 1)))
-            store_rounded(b, value, address, mask)
+    line = b.array(lanes)
+
+    def every(with_added: Callable[[str, Value, Value, str, Value], str] | None) -> None:
+        with b.loop(0, "%columns", lanes) as column:
+            count = b.min(b.sub("%columns", column), lanes)
+            mask = b.lanes_between(0, count)
+            with b.loop(0, "%rows") as row:
+                value = b.load_vector(b.at("%sums", b.dot((row, "%sums_row"), (column, 1))))
+                if with_added is not None:
+                    value = with_added(value, row, column, mask, count)
+                store_rounded(b, value, b.operand_at("%c", b.dot((row, "%c_row"), (column, 1))), mask)
+
+    def added(value: str, row: Value, column: Value, mask: str, count: Value) -> str:
+        source = b.operand_at("%added", b.dot((row, "%added_row"), (column, "%added_column")))
+
+        def apart() -> None:
+            with b.loop(0, count) as lane:
+                one = b.let(f"shl i32 {load_half(b, b.operand_at(source, b.mul(lane, '%added_column')))}, 16")
+                b.store(b.let(f"bitcast i32 {one} to float"), b.at(line, lane))
+
+        b.cases((b.compare("eq", "%added_column", 1), lambda: b.store_vector(as_vector(b, upper(b, load_words(b, source, mask))), line)),
+                default=apart)
+        wide = [b.let(f"load double, ptr {b.byte_at('%factors', at)}, align 8") for at in (0, 8)]
+        alpha, beta = (b.splat(b.let(f"fptrunc double {factor} to float"), "float") for factor in wide)
+        scaled = b.let(f"fmul {b.vector} {beta}, {b.load_vector(line)}")
+        return b.let(f"fadd {b.vector} {b.let(f'fmul {b.vector} {alpha}, {value}')}, {scaled}")
+
+    nothing = b.let("icmp eq ptr %added, null", "c")
+    b.cases((nothing, lambda: every(None)), default=lambda: every(added))
     return b.text()
 
 
 def _tile(blocking: Blocking) -> str:
     """One tile: straight to C if this block is all of k, else added to the sums, which the last block rounds."""
     b = Builder("strided_tile", ("i64 %rows", "i64 %columns", "i64 %depth", "ptr %a", "ptr %b", "i64 %b_step", "ptr %c",
-                                 "i64 %c_row", "i64 %c_column", "i1 %accumulate", "ptr %sums", "i64 %sums_row", "i1 %last"),
+                                 "i64 %c_row", "i64 %c_column", "i1 %accumulate", *SUMS, "i1 %last"),
                 blocking, attributes="noinline")
     width, lanes = blocking.tile_columns, blocking.lanes
     tile = b.array((blocking.tile_rows + 1) * width)
@@ -120,13 +148,13 @@ def _tile(blocking: Blocking) -> str:
     alone = b.both("%last", b.let("xor i1 %accumulate, true", "c"))
 
     def straight() -> None:
-        b.call("round_out", f"ptr {tile}", f"i64 {width}", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row")
+        b.call("round_out", f"ptr {tile}", f"i64 {width}", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row", *ADDED)
 
     def add_up() -> None:
         b.call("copy_out", f"ptr {tile}", "i64 %rows", "i64 %columns", "ptr %sums", "i64 %sums_row", "i64 1",
                "i1 %accumulate")
         with b.when("%last"):
-            b.call("round_out", "ptr %sums", "i64 %sums_row", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row")
+            b.call("round_out", "ptr %sums", "i64 %sums_row", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row", *ADDED)
 
     b.cases((alone, straight), default=add_up)
     return b.text()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from calque.backend.cpu.contract.params import Contraction, Conv2d, Conv2dInputGrad, Conv2dWeightGrad, Matmul
+from calque.backend.cpu.contract.params import Contraction, Conv2d, Conv2dInputGrad, Conv2dWeightGrad
+from calque.backend.cpu.contract.product_words import Matmul
 from calque.backend.cpu.contract.schedule import CUT_COLUMNS, CUT_ROWS, PACK_ALWAYS, READ_ALWAYS, ProductSchedule
 
 PIXELS = (128, 512, 1024)

@@ -15,8 +15,9 @@ from calque.backend.cpu.contract.attention_call import Attention
 from calque.backend.cpu.contract.gemm import COLUMN_CHUNK_BYTES, STREAM_BYTES, paths, stays
 from calque.backend.cpu.contract.int4 import COLUMNS, Int4
 from calque.backend.cpu.contract.pack import SHORT_ROW_VECTORS
-from calque.backend.cpu.contract.params import Contraction, Conv2d, Conv2dInputGrad, Conv2dWeightGrad, Matmul, blocking_for
+from calque.backend.cpu.contract.params import Contraction, Conv2d, Conv2dInputGrad, Conv2dWeightGrad
 from calque.backend.cpu.contract.plane_grad import TALL_BLOCK
+from calque.backend.cpu.contract.product_words import Addmm, Matmul, blocking_for
 from calque.backend.cpu.contract.recurrent import FEW_ROWS, Recurrent
 from calque.backend.cpu.contract.scan import Scan
 from calque.backend.cpu.contract.small import ROW_UNIT, WORDS, is_near, is_small, rows_at_once
@@ -35,7 +36,7 @@ CHOSEN = re.compile(
 
 def expected(kind: str, native: Contraction, dtype: str, target: VectorUnit, threads: int) -> frozenset[str] | None:
     """Functions among `CHOSEN` that a call will probably reach; None: any."""
-    if dtype not in ("float32", "float64"):
+    if isinstance(native, Addmm) or dtype not in ("float32", "float64"):
         return None
     blocking = blocking_for(dtype, target)
     if isinstance(native, Matmul):

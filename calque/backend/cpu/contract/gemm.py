@@ -18,7 +18,8 @@ from calque.backend.cpu.contract.schedule import CUT_COLUMNS, CUT_ROWS
 from calque.backend.cpu.contract.small import FEW_ROWS, LINE_BYTES, WORDS, is_near, is_small, small_functions
 from calque.backend.cpu.contract.target import Blocking
 
-BUFFERS = 4
+ADDED_WORDS = ("added_row", "added_column", "alpha", "beta")
+"""The further words of a product to which something is added: its steps, and both factors as float64. Every batch dimension has its step, too."""
 ROW_CHUNK_BYTES = 16 << 10
 ROWS_AT_ONCE = 8
 COLUMN_CHUNK_BYTES = 640 << 10
@@ -143,8 +144,9 @@ PRODUCT = ("ptr %private", "ptr %a", "i64 %a_row", "i64 %a_depth", "ptr %b", "i6
            "ptr %c", "i64 %c_row", "i64 %c_column", "i64 %rows", "i64 %columns", "i64 %depth")
 GEMM_PARAMETERS = ("i64 %thread", "i64 %threads", *PRODUCT, "i64 %block", "i64 %cut", "i64 %near")
 """The last three are the words of :mod:`schedule`."""
-SUMS = ("ptr %sums", "i64 %sums_row")
-"""Where a product whose sums are rounded keeps them if it takes several blocks of k (the second: step between rows)."""
+SUMS = ("ptr %sums", "i64 %sums_row", "ptr %added", "i64 %added_row", "i64 %added_column", "ptr %factors")
+"""Where a product whose sums are rounded keeps them if it takes several blocks of k (the second: step between rows); what is added to them before
+they are rounded (null: nothing, then the steps are 0), and the two words with the factors of the sums and of that."""
 
 
 def gemm_parameters(blocking: Blocking) -> tuple[str, ...]:
@@ -156,7 +158,9 @@ def _sums_at(b: Builder, row: Value, column: Value) -> tuple[str, ...]:
     """The arguments for :data:`SUMS` of a part of C that begins at (row, column)."""
     if not b.blocking.rounded:
         return ()
-    return f"ptr {b.at('%sums', b.dot((row, '%sums_row'), (column, 1)))}", "i64 %sums_row"
+    added = b.operand_at("%added", b.dot((row, "%added_row"), (column, "%added_column")))
+    return (f"ptr {b.at('%sums', b.dot((row, '%sums_row'), (column, 1)))}", "i64 %sums_row", f"ptr {added}", "i64 %added_row", "i64 %added_column",
+            "ptr %factors")
 
 
 def gemm_grid(blocking: Blocking) -> str:
@@ -499,37 +503,44 @@ def _gemm(blocking: Blocking) -> str:
     return b.text()
 
 
-def matmul_entry(blocking: Blocking) -> str:
-    b = Builder(f"calque_matmul_{blocking.dtype}",
+def matmul_entry(blocking: Blocking, adds: bool = False) -> str:
+    """`adds`: the function for a product to which something is added, the third operand, before its sums are rounded."""
+    b = Builder(f"calque_{'addmm' if adds else 'matmul'}_{blocking.dtype}",
                 ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %args"), blocking, linkage="")
-    left, right, result, space = (b.pointer_word("%args", index) for index in range(BUFFERS))
-    w = {name: b.word("%args", BUFFERS + index) for index, name in enumerate(WORDS)}
-    total, dims = w["products"], b.byte_at("%args", 8 * (BUFFERS + len(WORDS)))
+    inputs, words = (3, WORDS + ADDED_WORDS) if adds else (2, WORDS)
+    *operands, result, space = (b.pointer_word("%args", index) for index in range(inputs + 2))
+    w = {name: b.word("%args", inputs + 2 + index) for index, name in enumerate(words)}
+    total, dims = w["products"], b.byte_at("%args", 8 * (inputs + 2 + len(words)))
 
     def one(index: Value, thread: Value, threads: Value) -> None:
-        rest, in_a, in_b = b.variable(index), b.variable(0), b.variable(0)
+        rest, places = b.variable(index), [b.variable(0) for _ in operands]
         with b.loop(0, w["batch_dims"]) as dim:
-            size, a_step, b_step = (b.word(b.byte_at(dims, b.mul(dim, 24)), word) for word in range(3))
+            size, *steps = (b.word(b.byte_at(dims, b.mul(dim, 8 * (1 + inputs))), word) for word in range(1 + inputs))
             position = b.rem(b.read(rest), size)
             b.assign(rest, b.div(b.read(rest), size))
-            b.assign(in_a, b.add(b.read(in_a), b.mul(position, a_step)))
-            b.assign(in_b, b.add(b.read(in_b), b.mul(position, b_step)))
-        a, right_one = b.operand_at(left, b.read(in_a)), b.operand_at(right, b.read(in_b))
+            for place, step in zip(places, steps, strict=True):
+                b.assign(place, b.add(b.read(place), b.mul(position, step)))
+        a, right_one, *added = (b.operand_at(operand, b.read(place)) for operand, place in zip(operands, places, strict=True))
         before = b.mul(index, b.mul(w["rows"], w["columns"]))
         c = b.result_at(result, before)
         note(b, "%scratch", BATCH, index)
-        sums = (f"ptr {b.at(space, before)}", f"i64 {w['columns']}") if blocking.rounded else ()
+        sums: tuple[str, ...] = ()
+        if blocking.rounded:
+            where = (added[0], w["added_row"], w["added_column"], factors) if adds else ("null", 0, 0, "null")
+            kinds = zip(("ptr", "i64", "i64", "ptr"), where, strict=True)
+            sums = (f"ptr {b.at(space, before)}", f"i64 {w['columns']}", *(f"{kind} {value}" for kind, value in kinds))
         b.call("gemm", f"i64 {thread}", f"i64 {threads}", "ptr %scratch",
                f"ptr {a}", f"i64 {w['a_row']}", f"i64 {w['a_depth']}", f"ptr {right_one}", f"i64 {w['b_depth']}",
                f"i64 {w['b_column']}", f"ptr {c}", f"i64 {w['columns']}", "i64 1", f"i64 {w['rows']}",
                f"i64 {w['columns']}", f"i64 {w['depth']}", *(f"i64 {w[name]}" for name in ("block", "cut", "near")), *sums)
 
+    factors = b.byte_at("%args", 8 * (inputs + 2 + words.index("alpha"))) if adds else "null"
     if not blocking.narrow:
         small = is_small(b, w)
         with b.when(small):
             low, high = b.share(total, "%thread", "%threads")
-            b.call("small_products", f"i64 {low}", f"i64 {high}", "ptr %scratch", f"ptr {left}", f"ptr {right}", f"ptr {result}",
-                   f"ptr {b.byte_at('%args', 8 * BUFFERS)}")
+            b.call("small_products", f"i64 {low}", f"i64 {high}", "ptr %scratch", *(f"ptr {operand}" for operand in operands), f"ptr {result}",
+                   f"ptr {b.byte_at('%args', 8 * (inputs + 2))}")
         b.return_when(small)
     # Whole products as long as every thread gets equally many; all threads share each of the rest.
     shared = b.rem(total, "%threads")

@@ -19,8 +19,8 @@ from calque.backend.cpu.contract.joint import joint_functions
 from calque.backend.cpu.contract.micro import dot_kernels, outer_kernels
 from calque.backend.cpu.contract.near import near_functions
 from calque.backend.cpu.contract.pack import packers
-from calque.backend.cpu.contract.params import blocking_for
 from calque.backend.cpu.contract.plane_grad import plane_grad_functions
+from calque.backend.cpu.contract.product_words import blocking_for
 from calque.backend.cpu.contract.recurrent import recurrent_functions
 from calque.backend.cpu.contract.scan import scan_functions
 from calque.backend.cpu.contract.strided import strided_functions

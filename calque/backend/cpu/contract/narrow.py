@@ -94,7 +94,8 @@ def gemm(blocking: Blocking) -> str:
     b = Builder("gemm", parameters, blocking, attributes="noinline")
     b.return_when(b.either(b.compare("eq", "%rows", 0), b.compare("eq", "%columns", 0)))
     kinds = {parameter.split()[-1]: parameter.split()[0] for parameter in parameters}
-    mirror = {"%a": "%b", "%a_row": "%b_column", "%a_depth": "%b_depth", "%c_row": "%c_column", "%rows": "%columns"}
+    mirror = {"%a": "%b", "%a_row": "%b_column", "%a_depth": "%b_depth", "%c_row": "%c_column", "%rows": "%columns",
+              "%added_row": "%added_column"}
     mirror |= {value: key for key, value in mirror.items()}
     swap = b.compare("eq", "%columns", 1)
     values = {name: b.select(swap, mirror[name], name, kind) if name in mirror else name for name, kind in kinds.items()}

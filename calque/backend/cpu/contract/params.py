@@ -18,10 +18,10 @@ from calque.backend.cpu.contract.joint import JointWords, pays
 from calque.backend.cpu.contract.pack import PatchWords
 from calque.backend.cpu.contract.plane_grad import MARK as PLANES
 from calque.backend.cpu.contract.plane_grad import PlaneGradWords, planes_of
+from calque.backend.cpu.contract.product_words import DTYPES, Addmm, Matmul, added_product, blocking_for, product
 from calque.backend.cpu.contract.recurrent import Recurrent
 from calque.backend.cpu.contract.scan import KINDS as SCANS
 from calque.backend.cpu.contract.scan import Scan
-from calque.backend.cpu.contract.schedule import UNTUNED, ProductSchedule
 from calque.backend.cpu.contract.strided import GATHERED, SPREAD, suits
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import LEAST_PIXELS, PIXELS, TileGradWords, planned
@@ -45,58 +45,8 @@ from calque.base.shapes import Shape
 from calque.ops.opdef import get
 from calque.ops.routines import Spec
 
-DTYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "int8": "i8"}
 Quad = tuple[int, int, int, int]
 Pair = tuple[int, int]
-
-
-def blocking_for(dtype: str, target: VectorUnit) -> Blocking:
-    """Block sizes for ``float32``, ``float64``, ``bfloat16`` or ``int8``."""
-    return Blocking(DTYPES[dtype], target)
-
-
-@dataclass(frozen=True, slots=True)
-class Matmul:
-    """``C[b, m, n] = sum_k A[b, m, k] B[b, k, n]``; buffers (A, B, C, workspace); C is contiguous.
-
-    ``a_strides`` are the element strides of (m, k), ``b_strides`` of (k, n).
-    """
-
-    rows: int
-    columns: int
-    depth: int
-    a_strides: Pair
-    b_strides: Pair
-    batch: tuple[int, ...] = ()
-    a_batch_strides: tuple[int, ...] = ()
-    b_batch_strides: tuple[int, ...] = ()
-    schedule: ProductSchedule = UNTUNED
-
-    @memoised("folded products", 800, 1 / 512)
-    def folded(self) -> Matmul:
-        """The same product with inner batch dimensions over which B is constant turned into rows."""
-        rows, row_step = self.rows, self.a_strides[0]
-        dims = [dim for dim in zip(self.batch, self.a_batch_strides, self.b_batch_strides, strict=True) if dim[0] != 1]
-        while dims and dims[-1][2] == 0 and (rows == 1 or dims[-1][1] == rows * row_step):
-            size, a_step, _ = dims.pop()
-            rows, row_step = rows * size, row_step if rows > 1 else a_step
-        batch, a_steps, b_steps = (tuple(dim[which] for dim in dims) for which in range(3))
-        return replace(self, rows=rows, a_strides=(row_step, self.a_strides[1]), batch=batch, a_batch_strides=a_steps,
-                       b_batch_strides=b_steps)
-
-    def words(self) -> tuple[int, ...]:
-        """The i64 parameters that follow the four buffers."""
-        f = self.folded()
-        dims = zip(reversed(f.batch), reversed(f.a_batch_strides), reversed(f.b_batch_strides), strict=True)
-        return (f.rows, f.columns, f.depth, *f.a_strides, *f.b_strides, prod(f.batch), len(f.batch), *f.schedule.words(),
-                *(word for dim in dims for word in dim))
-
-    def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
-        """None, as every thread packs into its scratch memory; float32 sums if they are rounded and take several blocks of k."""
-        f, blocking = self.folded(), blocking_for(dtype, target)
-        if not blocking.rounded or f.depth <= min(f.schedule.block or blocking.gemm_depth, blocking.most_depth):
-            return 0
-        return prod(f.batch) * f.rows * f.columns * blocking.item_bytes + target.vector_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,7 +399,7 @@ class Conv2dWeightGrad(_Convolution):
         return splits * result * blocking_for(dtype, target).item_bytes if splits > 1 else 0
 
 
-Contraction = Matmul | Conv2d | Conv2dInputGrad | Conv2dWeightGrad | Attention | Recurrent | Scan | Int4
+Contraction = Matmul | Addmm | Conv2d | Conv2dInputGrad | Conv2dWeightGrad | Attention | Recurrent | Scan | Int4
 
 
 def _patch_words(c: _Convolution, strides: Quad) -> PatchWords:
@@ -501,11 +451,6 @@ def _packed_weights(blocks: list[tuple[PatchWords, ConvWords]], blocking: Blocki
     return sum(_packed_elements(*block, blocking) for block in blocks) * blocking.item_bytes
 
 
-def _product(spec: Any, dtype: str) -> Matmul:
-    a, b = spec.a_shape, spec.b_shape
-    return Matmul(a[-2], b[-1], a[-1], _pair(spec.a_strides[-2:]), _pair(spec.b_strides[-2:]), a[:-2], spec.a_strides[:-2], spec.b_strides[:-2])
-
-
 def _convolution(spec: Any, dtype: str, x: Shape, w: Shape, y: Shape) -> dict[str, Any]:
     """Sizes, from the shapes of image, weight and result of the convolution forward."""
     return {
@@ -530,10 +475,12 @@ def _weight_grad(spec: Any, dtype: str) -> Conv2dWeightGrad:
 
 @dataclass(frozen=True, slots=True)
 class NativeRoutine:
-    """A native routine: the middle of its function's name, and its parameters for a spec (see `ops.routines`) and an element type."""
+    """A native routine: the middle of its function's name, and its parameters for a spec (see `ops.routines`) and an element type; `only`: the one
+    element type that there is a function for, if not all."""
 
     function: str
     parameters: Callable[[Any, str], Contraction]
+    only: str = ""
 
 
 def _recurrent(kind: str, gradient: bool) -> NativeRoutine:
@@ -541,8 +488,9 @@ def _recurrent(kind: str, gradient: bool) -> NativeRoutine:
 
 
 ROUTINES: dict[str, NativeRoutine] = {
-    "matmul": NativeRoutine("matmul", _product),
-    "int8_matmul": NativeRoutine("matmul", _product),
+    "matmul": NativeRoutine("matmul", product),
+    "int8_matmul": NativeRoutine("matmul", product, "int8"),
+    "addmm": NativeRoutine("addmm", added_product, "bfloat16"),
     "int4_matmul": NativeRoutine("int4_matmul", lambda spec, dtype: Int4(spec)),
     "conv2d": NativeRoutine("conv2d", _forward),
     "conv2d_input_grad": NativeRoutine("conv2d", _input_grad),
@@ -558,8 +506,9 @@ ROUTINES: dict[str, NativeRoutine] = {
 
 def is_native(kind: str, dtype: str) -> bool:
     """Whether the library computes a contraction: all of them in float32 and float64, in bfloat16 those whose record is narrow (as far as they are
-    not done in float32 between casts, see `narrow`), the product of int8 that sums int32."""
-    if (kind == "int8_matmul") != (dtype == "int8"):
+    not done in float32 between casts, see `narrow`), the product of int8 that sums int32, the one of bfloat16 that adds something."""
+    only = ROUTINES[kind].only if kind in ROUTINES else ""
+    if dtype != only if only else dtype == "int8":
         return False
     return kind in ROUTINES and dtype in DTYPES and (dtype != "bfloat16" or get(kind).narrow != "")
 

@@ -20,8 +20,9 @@ from calque.backend.cpu.contract.gemm import packed_depth
 from calque.backend.cpu.contract.joint import MARK as JOINT
 from calque.backend.cpu.contract.near import is_near
 from calque.backend.cpu.contract.pack import PATCH_WORDS
-from calque.backend.cpu.contract.params import Contraction, Conv2dWeightGrad, blocking_for, contraction
+from calque.backend.cpu.contract.params import Contraction, Conv2dWeightGrad, contraction
 from calque.backend.cpu.contract.plane_grad import MARK as PLANES
+from calque.backend.cpu.contract.product_words import blocking_for
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
 from calque.backend.cpu.contract.winograd import ALL_FORMS, FORMS
