@@ -212,7 +212,7 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
 
     def backward(g: Tensor) -> tuple[Tensor]:
         low = 0.0 if eps is None else eps
-        return (where((x < low) | (x > 1.0 - low), math.nan if eps is None else 0.0, g / (x * (1.0 - x))),)
+        return (where((x >= low) & (x <= 1.0 - low), g / (x * (1.0 - x)), math.nan if eps is None else 0.0),)
 
     return with_formula("LogitBackward0", (x,), value, backward)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -147,3 +148,19 @@ def test_several_zeros_at_one_place_have_no_second_gradient() -> None:
     (g,) = calque.autograd.grad(out.sum(), s, create_graph=True)
     with pytest.raises(ArgumentError, match="Double backward is unsupported"):
         calque.autograd.grad(g.sum(), s)
+
+
+def test_nothing_passes_a_piecewise_function_at_nan() -> None:
+    """What is linear in pieces has no piece at NaN; the exponential's side of the ELUs is NaN there."""
+    nan, inf, F = float("nan"), float("inf"), calque.nn.functional
+    values = [nan, inf, -inf, 0.0, 0.5, -0.5, 1.0, -1.0, 0.75]
+    functions = {F.hardtanh: [3, 4, 5, 8], F.relu6: [4, 6, 8], F.hardshrink: [1, 2, 6, 7, 8], F.softshrink: [1, 2, 6, 7, 8]}
+    for function, passing in functions.items():
+        assert gradient(function, values) == [[float(k in passing) for k in range(len(values))]], function
+        x = calque.tensor(values, dtype=calque.float64, requires_grad=True)
+        (first,) = calque.autograd.grad(function(x).sum(), x, create_graph=True)
+        assert calque.autograd.grad(first.sum(), x)[0].tolist() == [0.0] * len(values)  # zeros, not None
+        assert math.isnan(function(calque.tensor([nan, 1.0]))[0].item()) or function in (F.hardshrink, F.softshrink)
+    for function in (F.elu, F.celu, F.selu):
+        assert math.isnan(gradient(function, values)[0][0])
+    assert gradient(lambda x: calque.logit(x, 0.25), [nan, 0.0, 0.5]) == [[0.0, 0.0, 4.0]]

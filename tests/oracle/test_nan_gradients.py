@@ -1,7 +1,7 @@
 """Gradients at NaN, and at infinities: what PyTorch's kernels and formulas give there.
 
-Some functions of PyTorch (hardtanh, the ELUs, the shrinks, hardswish) treat NaN one way in a vector and another way in the elements
-behind the last whole one: they are left out.
+Some functions of PyTorch (the ELUs, hardswish, logit) treat NaN one way in a vector and another way in the elements behind the last whole one:
+`IN_VECTORS` are compared on whole vectors alone.
 """
 
 from __future__ import annotations
@@ -62,6 +62,27 @@ OF_ONE: dict[str, Callable[[Any, Any], Any]] = {
     "smooth_l1_loss": lambda T, x: T.nn.functional.smooth_l1_loss(x, _zeros(T), reduction="none"),
     "l1_loss": lambda T, x: T.nn.functional.l1_loss(x, _zeros(T)),
 }
+IN_VECTORS: dict[str, Callable[[Any, Any], Any]] = {
+    "hardtanh": lambda T, x: T.nn.functional.hardtanh(x),
+    "hardtanh(-0.5, 2)": lambda T, x: T.nn.functional.hardtanh(x, -0.5, 2.0),
+    "hardtanh_": lambda T, x: T.nn.functional.hardtanh(x * 1, inplace=True),
+    "relu6": lambda T, x: T.nn.functional.relu6(x),
+    "hardshrink": lambda T, x: T.nn.functional.hardshrink(x),
+    "hardshrink(0)": lambda T, x: T.nn.functional.hardshrink(x, 0.0),
+    "softshrink": lambda T, x: T.nn.functional.softshrink(x),
+    "softshrink(1)": lambda T, x: T.nn.functional.softshrink(x, 1.0),
+    "hardswish": lambda T, x: T.nn.functional.hardswish(x),
+    "elu": lambda T, x: T.nn.functional.elu(x, 0.5),
+    "celu": lambda T, x: T.nn.functional.celu(x, 0.5),
+    "selu": lambda T, x: T.nn.functional.selu(x),
+    "silu": lambda T, x: T.nn.functional.silu(x),
+    "mish": lambda T, x: T.nn.functional.mish(x),
+    "softplus": lambda T, x: T.nn.functional.softplus(x, 2.0, 4.0),
+    "logsigmoid": lambda T, x: T.nn.functional.logsigmoid(x),
+    "logit": lambda T, x: T.logit(x, 0.25),
+    "abs": lambda T, x: x.abs(),
+    "sign": lambda T, x: x.sign(),
+}
 OF_TWO: dict[str, Callable[[Any, Any, Any], Any]] = {
     "clamp(min)": lambda T, a, b: T.clamp(a, min=b),
     "clamp(max)": lambda T, a, b: T.clamp(a, max=b),
@@ -89,6 +110,21 @@ def outcome(T: Any, function: Callable[..., Any], *values: list[float]) -> tuple
 def test_a_function_of_one_tensor_with_nan(name: str) -> None:
     for found, wanted in zip(outcome(calque, OF_ONE[name], VALUES), outcome(torch, OF_ONE[name], VALUES), strict=True):
         assert found == pytest.approx(wanted, nan_ok=True), name
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+@pytest.mark.parametrize("name", IN_VECTORS)
+def test_a_function_of_vectors_with_nan(name: str, kind: str) -> None:
+    def found(T: Any, second: bool) -> Any:
+        x = T.tensor((VALUES + [-0.0, 1e-30, -1e-30, 3.0, -3.0]) * 16, dtype=getattr(T, kind), requires_grad=True)
+        y = IN_VECTORS[name](T, x)
+        (grad,) = T.autograd.grad(y, x, T.linspace(0.5, 1.5, y.numel(), dtype=y.dtype), create_graph=second)
+        return y.detach().tolist(), T.autograd.grad((grad * x.detach().nan_to_num(1.0, 1.0, 1.0)).sum(), x)[0].tolist() if second else grad.tolist()
+
+    straight = name.startswith(("hardtanh", "relu6", "hardshrink", "softshrink"))  # pieces, whose second gradient is 0
+    for second in (False, True) if straight else (False,):
+        for mine, wanted in zip(found(calque, second), found(torch, second), strict=True):
+            assert mine == pytest.approx(wanted, nan_ok=True, rel=2e-5), (name, second)
 
 
 @pytest.mark.parametrize("name", OF_TWO)

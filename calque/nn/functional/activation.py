@@ -10,7 +10,7 @@ from calque import functional as T
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import shown
 from calque.functional.blame import signed
-from calque.functional.common import cast, is_tensor, require_real, row_major, unless_nan
+from calque.functional.common import cast, is_tensor, linked, require_real, row_major, unless_nan
 from calque.functional.declared import public
 from calque.functional.options import fill_number
 from calque.functional.precision import lower_precision
@@ -86,15 +86,30 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     x = _operand(input, inplace)
     if low != low or high != high:
         return _result("hardtanh", input, x * math.nan, inplace)
-    y = choose(T.ge(x, high), high, _where_below(x, low, low, x), x._layout.dtype)
+
+    def inside(x: Tensor) -> Tensor:
+        return T.logical_and(T.gt(x, low), T.lt(x, high))
+
+    y = _passing("HardtanhBackward0", lambda x: choose(T.ge(x, high), high, _where_below(x, low, low, x), x._layout.dtype), inside, x)
     return _result("hardtanh", input, y, inplace)
 
 
+def _passing(label: str, forward: Callable[[Tensor], Tensor], inside: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """`forward(x)`, whose gradient passes where x is inside; not where it is NaN, which is nowhere."""
+
+    def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+        (x,) = saved.inputs
+        return (linked(choose(inside(x), g, 0.0, g._layout.dtype), x),)
+
+    return with_gradient(label, lambda x: (forward(x),), backward, (x,)) if x._layout.dtype.category == 2 else forward(x)
+
+
 def _exponential(op: str, input: Tensor, factor: float, rate: float, slope: float, inplace: bool) -> Tensor:
-    """factor (exp(rate x) - 1) for x <= 0, else slope x. The derivative at 0 is that of the exponential, and has derivative 0 there, as PyTorch's."""
+    """factor (exp(rate x) - 1) for x <= 0, else slope x. The derivative at 0 is that of the exponential, and has derivative 0 there, as PyTorch's;
+    at NaN it is NaN."""
 
     def limited(x: Tensor) -> Tensor:  # the exponential beside a branch that is chosen elsewhere must not overflow
-        below = choose(T.lt(x, 0.0), x, 0.0, x._layout.dtype)
+        below = choose(T.ge(x, 0.0), 0.0, x, x._layout.dtype)
         return below if rate == 1.0 else below * rate
 
     def forward(x: Tensor) -> Tensor:
@@ -104,7 +119,7 @@ def _exponential(op: str, input: Tensor, factor: float, rate: float, slope: floa
 
     def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
         x = wide(saved.inputs[0])
-        return (cast(wide(g) * choose(T.le(x, 0.0), T.exp(limited(x)) * (factor * rate), slope, x._layout.dtype), g._layout.dtype),)
+        return (cast(wide(g) * choose(T.gt(x, 0.0), slope, T.exp(limited(x)) * (factor * rate), x._layout.dtype), g._layout.dtype),)
 
     y = with_gradient(f"{op.capitalize()}Backward0", lambda x: (_once(forward, x),), backward, (_operand(input, inplace),))
     return _result(op, input, y, inplace)
@@ -326,7 +341,7 @@ def tanhshrink(input: Tensor) -> Tensor:
 @public(out=True, of="calque nn.functional")
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > lambd, else 0."""
-    return _where_below_abs(input, float(lambd), kinked(input))
+    return _shrunk("HardshrinkBackward0", input, float(lambd), lambda x: x)
 
 
 @public(of="nn.functional")
@@ -334,13 +349,13 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x - lambd for x > lambd, x + lambd for x < -lambd, else 0."""
     if lambd < 0:
         raise ArgumentError(f"[softshrink] lambda must be greater or equal to 0, but found to be {lambd}")
-    above = wide(kinked(input)) - T.sign(wide(input.detach())) * float(lambd)  # rounded once
-    return _where_below_abs(input, float(lambd), cast(above, input._layout.dtype))
+    return _shrunk("SoftshrinkBackward0", input, float(lambd), lambda x: _once(lambda x: x - T.sign(x) * float(lambd), x))
 
 
-def _where_below_abs(x: Tensor, bound: float, above: Tensor) -> Tensor:
+def _shrunk(label: str, x: Tensor, bound: float, outside: Callable[[Tensor], Tensor]) -> Tensor:
+    """0 where |x| <= bound, else `outside(x)`, which has derivative 1."""
     require_real("shrink", x)
-    return choose(T.le(T.abs(x.detach()), bound), 0.0, above, x._layout.dtype)
+    return _passing(label, lambda x: choose(T.le(T.abs(x), bound), 0.0, outside(x), x._layout.dtype), lambda x: T.gt(T.abs(x), bound), x)
 
 
 @public(of="nn.functional")
