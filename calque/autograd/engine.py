@@ -15,7 +15,7 @@ import numpy as np
 
 from calque.autograd import template
 from calque.autograd.eager import Eager, leave, shown_back
-from calque.autograd.grad_fn import PostHook, run_post_hooks
+from calque.autograd.grad_fn import STOPPED, PostHook, run_post_hooks
 from calque.autograd.moving import move
 from calque.base.dtypes import DType
 from calque.base.errors import AutogradError, DTypeError, NonFiniteError, ShapeError
@@ -356,7 +356,7 @@ class _Pass:
                 self.collected[key] = gradient
             if node.__class__ is OutputNode:
                 self.send(node.next[0], gradient, node.index)
-            elif needed is None or any(t is not None and id(t) in needed for t in node.next):
+            elif gradient is not None and (needed is None or any(t is not None and id(t) in needed for t in node.next)):
                 if node.number < oldest:  # the next call may come with another history
                     abort("differentiates through the history of an argument or of a tensor that it reaches")
                 gradients = self._gradients(state, node, gradient)
@@ -499,8 +499,7 @@ def _check_nan(node: GradNode, gradients: Sequence[Any]) -> None:
     for position, g in enumerate(gradients):
         if g is not None and np.isnan(read(g, "detect_anomaly")).any():
             raise NonFiniteError(
-                f"[detect_anomaly] Function {node.name()!r} returned nan values in its {position}th output; its forward was "
-                "recorded at "
+                f"[detect_anomaly] Function {node.name()!r} returned nan values in its {position}th output; its forward was recorded at "
                 f"{node.line or 'an unknown line'}"
             )
 
@@ -509,9 +508,9 @@ def _run_hooks(node: GradNode, gradient: Any) -> Any:
     if node.hooks:
         abort("runs a hook of a tensor")
         for hook in list(node.hooks.values()):
-            if hook.__class__ is not PostHook:
+            if hook.__class__ is not PostHook and gradient is not None:
                 gradient = _after_hook(hook, gradient)
-    if node.retain is not None:
+    if node.retain is not None and gradient is not None:
         t = node.retain()
         if t is not None:
             accumulate_grad(t, gradient)
@@ -526,9 +525,11 @@ def _leaf_hooks(leaf: Tensor, gradient: Any) -> Any:
     return gradient
 
 
-def _after_hook(hook: Any, gradient: Tensor) -> Tensor:
-    """The gradient that goes on after a hook of a tensor: what it returned, or the same."""
+def _after_hook(hook: Any, gradient: Tensor) -> Any:
+    """The gradient that goes on after a hook of a tensor: what it returned, or the same; None if it stops."""
     replaced = hook(gradient)
+    if replaced is STOPPED:
+        return None
     if replaced is None or gradient.__class__ is list and replaced.__class__ is list:  # those of a node with several outputs, as `GradFn` has them
         return gradient if replaced is None else replaced
     if not isinstance(replaced, Tensor):

@@ -84,12 +84,13 @@ class GradFn:
         return target.register_hook(PostHook(hook))
 
     def register_prehook(self, hook: Callable[..., Any]) -> Any:
-        """Call `hook(grad_outputs)`, a tuple, before the gradients of the node's inputs are computed; it may return other ones."""
+        """Call `hook(grad_outputs)`, a tuple, before the gradients of the node's inputs are computed; it may return other ones, or None among them,
+        where a gradient shall stop."""
 
         def before(gradient: Any) -> Any:
             several = gradient.__class__ is list
             found = hook(tuple(gradient) if several else (gradient,))
-            return None if found is None else list(found) if several else found[0]
+            return None if found is None else list(found) if several else STOPPED if found[0] is None else found[0]
 
         return self._target.register_hook(before)
 
@@ -104,6 +105,8 @@ class GradFn:
         return f"<{self.name()}>"
 
 
+STOPPED = object()
+"""What a hook before a node returns for a gradient that it stops: None would leave it as it is."""
 _KINDS: dict[str, type[GradFn]] = {}
 _SHOWN: weakref.WeakValueDictionary[int, GradFn] = weakref.WeakValueDictionary()  # by the id of the target, which lives as long as they do
 

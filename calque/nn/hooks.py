@@ -11,6 +11,7 @@ from typing import Any
 from calque.base.errors import AutogradError, DTypeError
 from calque.base.text import described, function_name, type_name
 from calque.functional.common import is_tensor
+from calque.functional.creation import zeros
 from calque.observe.source import user_line
 from calque.record.recorder import local
 from calque.tensor import Tensor, function_node, output_nodes, wrap
@@ -88,9 +89,9 @@ class HookDict(OrderedDict[int, Any]):
 NOTHING_MORE: frozenset[str] = frozenset()
 
 
-def _identity(label: str, tensors: list[Tensor], backward: Any) -> list[Tensor]:
-    """Handles on the same values behind one graph node; `backward(grads) -> grads`."""
-    node = function_node(label, tuple(tensors), tuple(t._layout for t in tensors), lambda node, grads: backward(grads))
+def _identity(label: str, tensors: list[Tensor], backward: Any, more: list[Tensor]) -> list[Tensor]:
+    """Handles on the same values behind one graph node; `backward(grads) -> grads`, for `tensors` and what `more` the node leads to."""
+    node = function_node(label, (*tensors, *more), tuple(t._layout for t in tensors), lambda node, grads: backward(grads))
     node.where = user_line()
     outs = []
     for t, target in zip(tensors, output_nodes(node, len(tensors)), strict=True):
@@ -99,6 +100,10 @@ def _identity(label: str, tensors: list[Tensor], backward: Any) -> list[Tensor]:
             out._grad_fn, out._requires_grad = target, True
         outs.append(out)
     return outs
+
+
+def _zeros(layout: Any) -> Tensor:
+    return zeros(tuple(layout.shape), dtype=layout.dtype, device=layout.device)
 
 
 BACKWARD_HOOK = "BackwardHookFunctionBackward"  # the name of the nodes of `BackwardHooks`
@@ -125,6 +130,9 @@ class BackwardHooks:
         self.module, self.pre, self.post = module, pre, post
         self.grad_output: tuple[Any, ...] | None = None
         self.has_inputs, self.input_count = False, 0
+        self.layouts: list[Any] = []  # of the inputs behind the input node
+        self.reached: list[Tensor] = []  # one of these, whose gradient makes a backward pass come to that node; none behind the call: a cycle
+        self.stand_in: Any = None  # its layout
 
     def wrap_inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments with the positional tensors that need a gradient behind the input node."""
@@ -133,17 +141,21 @@ class BackwardHooks:
         if not local.state.grad or not any(items[i]._requires_grad for i in tensors):
             return args
         self.has_inputs = True
-        for i, out in zip(tensors, _identity(BACKWARD_HOOK, [items[i] for i in tensors], self._on_inputs), strict=True):
+        self.layouts = [items[i]._layout for i in tensors]
+        for i, out in zip(tensors, _identity(BACKWARD_HOOK, [items[i] for i in tensors], self._on_inputs, []), strict=True):
             items[i] = out
+        self.reached = [items[i] for i in tensors if items[i]._requires_grad][:1]
+        self.stand_in = self.reached[0]._layout
         return tuple(items)
 
     def wrap_outputs(self, result: Any) -> Any:
         """The result with its tensors behind the output node."""
         items, tensors = _split(result)
+        reached, self.reached = self.reached, []
         if not local.state.grad or not any(items[i]._requires_grad for i in tensors):
             return result
         self.output_count, self.output_positions = len(items), tensors
-        for i, out in zip(tensors, _identity(BACKWARD_HOOK, [items[i] for i in tensors], self._on_outputs), strict=True):
+        for i, out in zip(tensors, _identity(BACKWARD_HOOK, [items[i] for i in tensors], self._on_outputs, reached), strict=True):
             items[i] = out
         if not isinstance(result, (tuple, list)):
             return items[0]
@@ -168,10 +180,15 @@ class BackwardHooks:
                         "[backward hook] expected None from a full backward hook of a module whose inputs need no gradient, got a value "
                         f"from {self._named(hook)}; return None"
                     )
-        return tuple(full[i] for i in self.output_positions)
+        found = tuple(full[i] for i in self.output_positions)
+        # Where a hook stops a gradient, or an output is not used, the inputs have zeros all the same, and their hooks are called: as in PyTorch.
+        if self.stand_in is None:
+            return found
+        return *found, _zeros(self.stand_in) if any(g is None for g in found) else None
 
     def _on_inputs(self, grads: list[Any]) -> tuple[Any, ...]:
-        full = self._spread(grads, self.input_count, self.input_positions)
+        whole = [_zeros(layout) if g is None else g for g, layout in zip(grads, self.layouts, strict=True)]
+        full = self._spread(whole, self.input_count, self.input_positions)
         for hook in list(self.post.values()):
             full = self._replaced(hook(self.module, full, self.grad_output), full, "", hook)
         return tuple(full[i] for i in self.input_positions)
@@ -179,7 +196,7 @@ class BackwardHooks:
     def _replaced(self, value: Any, full: tuple[Any, ...], kind: str, hook: Any) -> tuple[Any, ...]:
         if value is None:
             return full
-        value = value if isinstance(value, tuple) else (value,)
+        value = tuple(value) if isinstance(value, (tuple, list)) else (value,)
         if len(value) != len(full):
             raise AutogradError(
                 f"[backward hook] expected {len(full)} gradients from a full backward {kind}hook, got {len(value)} from {self._named(hook)}; "

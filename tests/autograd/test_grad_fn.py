@@ -121,3 +121,12 @@ def test_graphs_go() -> None:
     del y
     gc.collect()
     assert held() is None
+
+
+def test_a_hook_before_a_node_stops_a_gradient() -> None:
+    x = calque.ones(2, requires_grad=True)
+    y, seen = x * 3, []
+    y.grad_fn.register_prehook(lambda outputs: (None,))
+    y.grad_fn.register_prehook(lambda outputs: seen.append(outputs))
+    (y.sum() + x.sum()).backward()
+    assert x.grad.tolist() == [1.0, 1.0] and seen == []

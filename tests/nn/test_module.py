@@ -236,6 +236,25 @@ def test_full_backward_hooks() -> None:
     np.testing.assert_allclose(layer.bias.grad.numpy(), [12, 12, 12])
 
 
+def test_gradients_that_a_pre_hook_stops_are_zeros_for_the_inputs() -> None:
+    """Not for the parameters, which no gradient reaches; the hook of the inputs is called. So it is for an input that is not used."""
+    layer, seen = nn.Linear(2, 3), []
+    layer.register_full_backward_pre_hook(lambda m, go: [None])
+    layer.register_full_backward_hook(lambda m, gi, go: seen.append((gi[0].tolist(), go)))
+    x = calque.ones(1, 2, requires_grad=True)
+    layer(x).sum().backward()
+    assert x.grad.tolist() == [[0.0, 0.0]] and layer.weight.grad is None and seen == [([[0.0, 0.0]], (None,))]
+
+    class First(nn.Module):
+        def forward(self, x: calque.Tensor, y: calque.Tensor) -> calque.Tensor:
+            return x * 2
+
+    module, first, second = First(), calque.ones(2, requires_grad=True), calque.ones(3, requires_grad=True)
+    module.register_full_backward_hook(lambda m, gi, go: [g + 1 for g in gi])
+    module(first, second).sum().backward()
+    assert first.grad.tolist() == [3.0, 3.0] and second.grad.tolist() == [1.0, 1.0, 1.0]
+
+
 def test_full_backward_hooks_without_gradients_of_inputs() -> None:
     layer, seen = nn.Bilinear(2, 2, 3), []
     handle = layer.register_full_backward_hook(lambda m, gi, go: seen.append(gi) or gi)
