@@ -108,7 +108,10 @@ def _basic(view: Layout, key: tuple[Any, ...]) -> Entry:
 def _view(input: Tensor, key: tuple[Any, ...]) -> Tensor:
     full_key = ("index", input._layout, key)
     found = lookup(full_key) or remember(full_key, _basic(input._layout, key))
-    return make_view(input, found, "SliceBackward0")
+    return make_view(input, found, _NAMES.get(key[-1].__class__, "SliceBackward0") if key else "SliceBackward0")
+
+
+_NAMES = {int: "SelectBackward0", type(None): "UnsqueezeBackward0"}  # of the last of PyTorch's views, which are one here
 
 
 def get(input: Tensor, index: Any) -> Tensor:

@@ -358,7 +358,7 @@ def squeeze(input: Tensor, dim: Any = None, *, axis: Any = None) -> Tensor:
         if (meant := answer("squeeze", squeeze, (input, dim), {}, error)) is not NOTHING:
             return meant
         raise
-    return make_view(input, found, "SqueezeBackward0")
+    return make_view(input, found, "SqueezeBackward0" if dim is None else "SqueezeBackward1" if dim.__class__ is int else "SqueezeBackward2")
 
 
 def _unsqueezed(view: Layout, dim: int) -> Entry:

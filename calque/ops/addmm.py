@@ -67,6 +67,7 @@ register(
         ),
         dtypes=("float32", "float64", "float16", "bfloat16"),
         widens=True,
+        node=lambda ranks: "Addmm" if ranks[-1] == 2 else "Baddbmm",
         narrow="always",
         routine=Routine(routines.added_product, routines.product_flops),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,11 @@ def integer_safe(function: Any) -> Any:
     return call
 
 
+def divided(name: str) -> Callable[[tuple[int | None, ...]], str]:
+    """The name of the node of a remainder, of which PyTorch has one of numbers and one of tensors."""
+    return lambda ranks: f"{name}Backward{int(ranks[1] is not None)}"
+
+
 def _floor_divide_ref(x: Array, y: Array) -> Array:
     if x.dtype.kind in "iu":
         result: Array = integer_safe(np.floor_divide)(x, y)
@@ -129,6 +134,7 @@ binary(
     _remainder_ref,
     (Vjp(lambda F, g, c: g), Vjp(lambda F, g, c: -g * F.div(c.x(0), c.x(1), rounding_mode="floor"), (0, 1))),
     dtype=numeric("remainder"),
+    node=divided("Remainder"),
     low=0.3,
     exact=True,
 )
@@ -139,6 +145,7 @@ binary(
     _fmod_ref,
     (Vjp(lambda F, g, c: g), Vjp(lambda F, g, c: -g * F.div(c.x(0), c.x(1), rounding_mode="trunc"), (0, 1))),
     dtype=numeric("fmod"),
+    node=divided("Fmod"),
     low=0.3,
 )
 
@@ -187,6 +194,7 @@ binary(
     low=0.2,
     high=4.0,
     complex="holomorphic",
+    node=lambda ranks: f"PowBackward{0 if ranks[1] is None else 2 if ranks[0] is None else 1}",
 )
 def _distance(F: Any, c: Any) -> Any:
     """x**2 + y**2, and 1 at the origin, where the angle has no derivative and PyTorch says 0."""

@@ -100,6 +100,7 @@ MATMUL = register(
         dtypes=("float32", "float64", "int64", "float16", "bfloat16"),
         complex="holomorphic",
         widens=True,
+        node=lambda ranks: "Mm" if ranks[-1] == 2 else "Bmm",
         narrow="always",
         routine=Routine(routines.product, routines.product_flops),
     )
@@ -319,6 +320,7 @@ register(
         dtypes=_DTYPES,
         complex="holomorphic",
         widens=True,
+        node="Convolution",
         narrow="asked",
         routine=Routine(routines.convolution, routines.convolution_flops(1, 2)),
     )
@@ -343,6 +345,7 @@ register(
         dtypes=_DTYPES,
         complex="holomorphic",
         widens=True,
+        node="Convolution",
         narrow="asked",
         routine=Routine(routines.convolution, routines.convolution_flops(1, 0)),
     )

@@ -99,7 +99,8 @@ unary(
 )  # fmt: skip
 unary("expm1", "e**x - 1, accurate near 0.", bodies.expm1, np.expm1, Vjp(lambda F, g, c: g * (c.out + 1), (-1,)), complex="holomorphic")
 unary("log", "Natural logarithm.", lambda s, x: s.log(x), np.log, Vjp(lambda F, g, c: g / c.x(0), (0,)), low=0.1, complex="holomorphic")
-unary("log1p", "log(1 + x), accurate near 0.", bodies.log1p, np.log1p, Vjp(lambda F, g, c: g / (c.x(0) + 1), (0,)), low=-0.8, complex="holomorphic")
+unary("log1p", "log(1 + x), accurate near 0.", bodies.log1p, np.log1p, Vjp(lambda F, g, c: g / (c.x(0) + 1), (0,)), low=-0.8, complex="holomorphic",
+      node="Log1P")
 unary("log2", "Logarithm to base 2.", bodies.log2, np.log2, Vjp(lambda F, g, c: g / (c.x(0) * math.log(2)), (0,)), low=0.1, complex="holomorphic")
 unary(
     "log10", "Logarithm to base 10.", bodies.log10, _log10_ref,
@@ -248,7 +249,7 @@ unary(
 unary(
     "copy", "x itself, as a new value.", lambda s, x: x, lambda x: x.copy(), Vjp(lambda F, g, c: g), dtype=any_dtype("copy"), complex="direct",
     stored="every",
-    exact=True, identity=True, ordered=False,
+    exact=True, identity=True, ordered=False, node="Clone",
 )  # fmt: skip
 unary(
     "kink", "x itself, before a function that is linear in pieces: its gradient depends on x, with derivative zero.",
@@ -291,6 +292,7 @@ register(
         vjp=(Vjp(lambda F, g, c: F.cast(g, c.dtype(0))),),
         jvp=linear,
         ref=convert_array,
+        node="ToCopy",
         samples=tuple(Sample((shape,), (dtype_by_name("float64"),)) for shape in UNARY_SHAPES)
         + tuple(
             Sample(((3, 4),), (dtype_by_name(name),), low=0.0, high=90.0, differentiable=False)

@@ -105,6 +105,9 @@ class OpDef:
     complex numbers do not have. adds: an "accumulate" that adds. aligned: index and operand have one rank, position by position. ordered: the
     result lies in memory as its operands do; by default that of every elementwise primitive. creates: an attribute is its size, not an operand's.
     wide: the operands for which a number beside 16-bit floats is one of float32, in which they are computed; others round it first, as PyTorch does.
+
+    node: PyTorch's name for the graph's node, where it is not made of this one: "Clone" for "CloneBackward0"; or a rule that tells it by the number
+    of dims of every operand (None: a number) and of the result.
     """
 
     name: str
@@ -141,6 +144,7 @@ class OpDef:
     aligned: bool = False
     wide: tuple[int, ...] = ()
     ordered: bool | None = None
+    node: str | Callable[[tuple[int | None, ...]], str] = ""
     creates: bool = field(init=False, default=False)
     save_table: tuple[tuple[int, ...], ...] = field(init=False, default=())
 

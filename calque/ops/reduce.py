@@ -162,6 +162,11 @@ def _reduction(
     )
 
 
+def _some_or_all(name: str) -> Callable[[tuple[int | None, ...]], str]:
+    """The name of the node of a reduction, of which PyTorch has one over all dims and one over some."""
+    return lambda ranks: f"{name}Backward{int(ranks[-1] != 0)}"
+
+
 _reduction(
     "sum",
     "Sum over dims, in the operand's dtype.",
@@ -173,8 +178,12 @@ _reduction(
     jvp=linear,
     joins="add",
     wraps=True,
+    node=_some_or_all("Sum"),
 )
-_reduction("prod", "Product over dims, in the operand's dtype.", "prod", _prod_ref, Vjp(_prod_gradient, (0,)), complex="holomorphic", wraps=True)
+_reduction(
+    "prod", "Product over dims, in the operand's dtype.", "prod", _prod_ref, Vjp(_prod_gradient, (0,)), complex="holomorphic", wraps=True,
+    node=_some_or_all("Prod"),
+)  # fmt: skip
 _reduction(
     "amax",
     "Largest element over dims; NaN wins. Ties share the gradient.",

@@ -10,8 +10,6 @@ from calque.base.layout import Layout
 from calque.observe.source import line_of
 from calque.record.path import Edge
 
-_PYTORCHS = {"copy": "clone"}  # operations that another one of PyTorch's is recorded as
-
 
 class GradNode:
     """One node of the autograd graph. `next[i]` is where operand i's gradient goes: a GradNode, a leaf Tensor, or None.
@@ -32,8 +30,20 @@ class GradNode:
 
     def name(self) -> str:
         """PyTorch's name of the node, e.g. `MulBackward0`."""
-        parts = _PYTORCHS.get(self.edge.op.name, self.edge.op.name).split("_")
-        return "".join(p.capitalize() for p in parts) + "Backward0"
+        op = self.edge.op
+        if op.role == "join" and self._is_stack():
+            return "StackBackward0"
+        if callable(op.node):
+            found = op.node(tuple([x.ndim if isinstance(x, Layout) else None for x in (*self.edge.input_layouts, self.edge.layout)]))
+        else:
+            found = op.node or "".join(p.capitalize() for p in op.name.split("_"))
+        return found if "Backward" in found else f"{found}Backward0"
+
+    def _is_stack(self) -> bool:
+        """Whether what is joined has just got the dim along which it is joined: `stack` is made of these two."""
+        given = reversed([n for n in self.next if n is not None])
+        fresh = [n.__class__ is FunctionNode and n.label == "UnsqueezeBackward0" and n.number == self.number - k for k, n in enumerate(given, 1)]
+        return all(fresh) and all(x.shape[self.edge.attrs[0]] == 1 for x in self.edge.input_layouts)
 
     @property
     def line(self) -> str:

@@ -130,3 +130,24 @@ def test_a_hook_before_a_node_stops_a_gradient() -> None:
     y.grad_fn.register_prehook(lambda outputs: seen.append(outputs))
     (y.sum() + x.sum()).backward()
     assert x.grad.tolist() == [1.0, 1.0] and seen == []
+
+
+def test_names_are_those_of_pytorchs_functions() -> None:
+    """Where operands, dims and attributes tell which function it is."""
+    x, y = calque.rand(3, 3, requires_grad=True), calque.rand(3, 3, requires_grad=True)
+    wanted = {
+        "Stack": calque.stack([x, y], 1), "Cat": calque.cat([x, y]), "Mm": x @ y, "Bmm": calque.bmm(x[None], y[None]), "Addmm": addmm(x, y),
+        "ToCopy": x.double(), "Log1P": x.log1p(), "Convolution": nn.functional.conv2d(x[None, None], y[None, None]), "Elu": nn.functional.selu(x),
+        "NllLoss": nn.functional.cross_entropy(x, calque.arange(3)), "Select": x[:, 0], "Unsqueeze": x[..., None], "Slice": x[1, 1:],
+        "Fmod": x.fmod(2), "Pow": x**3.5, "Sum": x.sum(), "Squeeze": x[:1].squeeze(), "Hardtanh": nn.functional.relu6(x),
+    }  # fmt: skip
+    assert {name: value.grad_fn.name() for name, value in wanted.items()} == {name: name + "Backward0" for name in wanted}
+    second = {"Pow": x**y, "Sum": x.sum(0), "Prod": x.prod(0), "Squeeze": x[:1].squeeze(0), "Fmod": x.fmod(y), "Remainder": x.remainder(y)}
+    assert {name: value.grad_fn.name() for name, value in second.items()} == {name: name + "Backward1" for name in second}
+    assert (2**x).grad_fn.name() == "PowBackward2"
+    joined = calque.cat([calque.stack([x, y]), x[None]])
+    assert joined.grad_fn.name() == "CatBackward0" and joined.grad_fn.next_functions[0][0].name() == "StackBackward0"
+
+
+def addmm(x: Any, y: Any) -> Any:
+    return calque.addmm(*[t.bfloat16() for t in (x, x, y)])

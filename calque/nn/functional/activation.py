@@ -121,7 +121,8 @@ def _exponential(op: str, input: Tensor, factor: float, rate: float, slope: floa
         x = wide(saved.inputs[0])
         return (cast(wide(g) * choose(T.gt(x, 0.0), slope, T.exp(limited(x)) * (factor * rate), x._layout.dtype), g._layout.dtype),)
 
-    y = with_gradient(f"{op.capitalize()}Backward0", lambda x: (_once(forward, x),), backward, (_operand(input, inplace),))
+    label = "CeluBackward0" if op == "celu" else "EluBackward0"  # PyTorch's SELU is an ELU
+    y = with_gradient(label, lambda x: (_once(forward, x),), backward, (_operand(input, inplace),))
     return _result(op, input, y, inplace)
 
 

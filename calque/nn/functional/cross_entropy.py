@@ -208,7 +208,7 @@ def cross_entropy(
         return _probabilities(input, target, weight, reduction, float(label_smoothing))
     _check("cross_entropy", input, target, weight)
     node = _Labels(input, target, weight, ignore_index, reduction, label_smoothing, False)
-    return with_gradient("CrossEntropyLossBackward0", node.forward, node.backward, (input,))  # type: ignore[no-any-return]
+    return with_gradient("NllLossBackward0", node.forward, node.backward, (input,))  # type: ignore[no-any-return]
 
 
 @public(of="nn.functional")
