@@ -397,7 +397,8 @@ def power(input: Any, exponent: Any, general: Binary = OPERATORS[_pow]) -> Any:
             if exponent == 2:
                 return _mul(input, input)
             if exponent == 3:
-                return _mul(_mul(input, input), input)
+                wide = cast(input, input._layout.dtype.compute)  # rounded once
+                return cast(_mul(_mul(wide, wide), wide), input._layout.dtype)
         if floating:
             if exponent == 1:
                 return prim("kink", input)  # its gradient is that of a power

@@ -65,16 +65,19 @@ def cumprod(input: Tensor, dim: int, *, dtype: dt.DType | None = None) -> Tensor
 @numpy_names
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """`log(cumsum(exp(x)))` along `dim`, without overflow: (*) -> (*). Computed by doubling: log2(n) passes over n elements."""
-    x = _float(input)
-    d = normalize_dim(dim, x._layout.ndim, "logcumsumexp")
+    given = _float(input)
+    d = normalize_dim(dim, given._layout.ndim, "logcumsumexp")
+    x = cast(given, given._layout.dtype.compute)  # rounded once, not in every pass
     if x._layout.numel == 0 or not x._layout.ndim:
-        return prim("copy", x)
+        return prim("copy", given)
     steps, extent = 1, x._layout.shape[d]
     while steps < extent:
         head, rest = narrow(x, d, 0, steps), narrow(x, d, steps, extent - steps)
         x = cat([head, logaddexp(rest, narrow(x, d, 0, extent - steps))], d)
         steps *= 2
-    return x if extent > 1 else linked(prim("copy", x), x)  # its second gradient is zero there, as elsewhere it would be
+    if extent > 1:
+        return cast(x, given._layout.dtype)
+    return linked(prim("copy", given), given)  # its second gradient is zero there, as elsewhere it would be
 
 
 def _running_extreme(name: str, kind: Any, x: Tensor, dim: int) -> Any:

@@ -40,6 +40,11 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "antialias": lambda x: F.interpolate(x[None, None], size=(21, 5), mode="bilinear", antialias=True),
     "linear": lambda x: F.interpolate(x[None], scale_factor=3, mode="linear"),
     "norm 1": lambda x: x.norm(1, dim=1),
+    "cube": lambda x: x**3,
+    "logcumsumexp": lambda x: x.logcumsumexp(0),
+    "smooth l1": lambda x: F.smooth_l1_loss(x, x.detach().flip(0), reduction="none", beta=0.7),
+    "huber": lambda x: F.huber_loss(x, x.detach().flip(0), reduction="none", delta=0.7),
+    "bce": lambda x: F.binary_cross_entropy(x.abs().clamp(0.125, 0.875), (x.detach().flip(0) / 8).abs().clamp(0, 1), reduction="none"),
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from calque import functional as T
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import broadcast_shapes
-from calque.functional.common import Operand, require_real, require_tensors
+from calque.functional.common import Operand, cast, require_real, require_tensors, result_dtype
 from calque.functional.declared import public
 from calque.functional.precision import full_precision
 from calque.nn.functional.checks import check_indices, check_interval, check_reduction, reduced
@@ -18,7 +18,7 @@ from calque.nn.functional.cross_entropy import warn_probabilities
 from calque.nn.functional.current import current
 from calque.nn.functional.distance import pairwise_distance
 from calque.nn.functional.legacy import legacy_reduction
-from calque.nn.functional.rows import choose, positions
+from calque.nn.functional.rows import choose, positions, wide
 from calque.nn.gradient import Saved, with_gradient
 from calque.observe.source import warn_user
 from calque.tensor import Tensor
@@ -87,10 +87,14 @@ def smooth_l1_loss(input: Tensor, target: Tensor, size_average: Any = None, redu
     _paired("smooth_l1_loss", input, target)
     if beta < 0:
         raise ArgumentError(f"[smooth_l1_loss] smooth_l1_loss does not support negative values for beta, got {beta}")
-    d = input - target
     if beta == 0:
-        return reduced(T.abs(d), reduction, "smooth_l1_loss")
-    return reduced(_quadratic_then_linear(d, float(beta)) * (1.0 / beta), reduction, "smooth_l1_loss")
+        return reduced(T.abs(input - target), reduction, "smooth_l1_loss")
+    return reduced(_of_difference(lambda d: _quadratic_then_linear(d, float(beta)) * (1.0 / beta), input, target), reduction, "smooth_l1_loss")
+
+
+def _of_difference(function: Callable[[Tensor], Tensor], input: Tensor, target: Tensor) -> Tensor:
+    """A function of `input - target`, rounded once."""
+    return cast(function(wide(input) - wide(target)), result_dtype(input, target))
 
 
 def _quadratic_then_linear(d: Tensor, bound: float) -> Tensor:
@@ -108,8 +112,8 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
     _paired("huber_loss", input, target)
     if delta <= 0:
         raise ArgumentError(f"[huber_loss] huber_loss does not support non-positive values for delta, got {delta}")
-    d = input - target
-    return _pairwise("huber_loss", input, target, _quadratic_then_linear(d, float(delta)), weight, reduction)
+    loss = _of_difference(lambda d: _quadratic_then_linear(d, float(delta)), input, target)
+    return _pairwise("huber_loss", input, target, loss, weight, reduction)
 
 
 # ------------------------------------------------------------------------------------------------------------------ binary
@@ -120,10 +124,16 @@ def _bce_clamped(x: Tensor) -> Tensor:
 
 
 def _bce_backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
-    x, y = saved.inputs
-    gx = g * (x - y) / T.maximum((1.0 - x) * x, T.full((), 1e-12, dtype=x.dtype)) if saved.needs[0] else None
-    gy = g * (_bce_clamped(1.0 - x) - _bce_clamped(x)) if saved.needs[1] else None
+    kind, (x, y) = g._layout.dtype, map(wide, saved.inputs)
+    g = wide(g)
+    gx = cast(g * (x - y) / T.maximum((1.0 - x) * x, T.full((), 1e-12, dtype=x.dtype)), kind) if saved.needs[0] else None
+    gy = cast(g * (_bce_clamped(1.0 - x) - _bce_clamped(x)), kind) if saved.needs[1] else None
     return gx, gy
+
+
+def _bce_forward(input: Tensor, target: Tensor) -> tuple[Tensor]:
+    x, y = wide(input), wide(target)
+    return (cast(-(y * _bce_clamped(x) + (1.0 - y) * _bce_clamped(1.0 - x)), result_dtype(input, target)),)
 
 
 def _same_shape(op: str, input: Tensor, target: Tensor) -> None:
@@ -158,12 +168,7 @@ def binary_cross_entropy(
 
     check_interval(input, 0.0, 1.0, outside)
     check_interval(target, 0.0, 1.0, _bad_target(op))
-    loss = with_gradient(
-        "BinaryCrossEntropyBackward0",
-        lambda x, y: (-(y * _bce_clamped(x) + (1.0 - y) * _bce_clamped(1.0 - x)),),
-        _bce_backward,
-        (input, target),
-    )
+    loss = with_gradient("BinaryCrossEntropyBackward0", _bce_forward, _bce_backward, (input, target))
     return reduced(loss if weight is None else loss * weight, reduction, op)
 
 
