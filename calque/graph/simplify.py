@@ -117,6 +117,15 @@ def _apart(g: Graph, n: Node) -> int | None:
     return g.add(opdef.get("add"), (scaled, more), (), n.shape, n.dtype)
 
 
+def _bias_apart(g: Graph, n: Node) -> int | None:
+    if n.dtype.compute is not n.dtype:
+        return None
+    x, w, bias = n.inputs
+    found = g.add(opdef.get("conv2d"), (x, w), n.attrs, n.shape, n.dtype)
+    return g.add(opdef.get("add"), (found, reshaped(g, bias, (n.shape[1], 1, 1))), (), n.shape, n.dtype)
+
+
+BIAS_APART = Rule("bias apart", ("biased_conv2d",), "a convolution with a bias is two operations where it is not rounded to 16 bits", _bias_apart)
 APART = Rule("apart", ("addmm",), "a product plus something is a product and a sum, where neither is rounded to 16 bits", _apart)
 
 
@@ -129,7 +138,7 @@ def _rules(narrow: Narrow | None) -> Rules:
                 return None
         return _widen(g, n)
 
-    return Rules((replace(WIDEN, apply=widen), APART, SPLIT, *RULES))
+    return Rules((replace(WIDEN, apply=widen), APART, BIAS_APART, SPLIT, *RULES))
 
 
 def legalize(program: Program, narrow: Narrow | None = None) -> Program:

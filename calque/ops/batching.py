@@ -197,6 +197,14 @@ def convolution(F: Any, op: OpDef, operands: Operands, mapped: Mapped, attrs: At
     return _apart(F, F.prim(op.name, x, _merged(F, w), *geometry, size * groups), size)
 
 
+def biased_convolution(F: Any, op: OpDef, operands: Operands, mapped: Mapped, attrs: Attrs, size: int) -> Any:
+    """`biased_conv2d`: images of all slices are one batch."""
+    x, w, bias = operands
+    if any(mapped[1:]) or not size:
+        return per_slice(F, op, operands, mapped, attrs, size)
+    return _split(F, F.prim(op.name, _merged(F, x), w, bias, *attrs), size)
+
+
 def weight_gradient(F: Any, op: OpDef, operands: Operands, mapped: Mapped, attrs: Attrs, size: int) -> Any:
     """`conv2d_weight_grad`: slices are groups of channels."""
     (x, g), (images, gradients) = operands, mapped

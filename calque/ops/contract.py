@@ -15,7 +15,7 @@ from calque.base.dtypes import DType, int8, int32
 from calque.base.errors import DTypeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes
 from calque.ops import routines
-from calque.ops.batching import convolution, product, weight_gradient
+from calque.ops.batching import biased_convolution, convolution, product, weight_gradient
 from calque.ops.forward import multilinear
 from calque.ops.opdef import Attrs, OpDef, Routine, Sample, Vjp, register
 from calque.ops.rules import Array, any_dtype, floating, listed, widen
@@ -323,6 +323,43 @@ register(
         node="Convolution",
         narrow="asked",
         routine=Routine(routines.convolution, routines.convolution_flops(1, 2)),
+    )
+)
+
+
+def _biased_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    x, w, bias = shapes
+    if tuple(bias) != (w[0],):
+        raise ShapeError(f"[biased_conv2d] expected a bias of shape ({w[0]},), one per output channel, got {bias}; change its size")
+    return _conv2d_shape((x, w), attrs)
+
+
+def _biased_ref(x: Array, w: Array, bias: Array, *geometry: Any) -> Array:
+    return np.asarray(conv2d_ref(x, w, *geometry) + widen(bias).reshape(-1, 1, 1))
+
+
+register(
+    OpDef(
+        "biased_conv2d",
+        "contract",
+        "conv2d plus one number per output channel; floats of 16 bits are rounded once.",
+        3,
+        _GEOMETRY,
+        shape=_biased_shape,
+        dtype=floating("biased_conv2d"),
+        vjp=(
+            Vjp(lambda F, g, c: _grad_of_input(F, g, c.x(1), c.shape(0), c.attrs), (1,)),
+            Vjp(lambda F, g, c: _grad_of_weight(F, c.x(0), g, c.shape(1), c.attrs), (0,)),
+            Vjp(lambda F, g, c: F.sum(g, (0, 2, 3))),
+        ),
+        batch=biased_convolution,
+        ref=_biased_ref,
+        samples=tuple(Sample((x, w, w[:1]), geometry) for x, w, _, geometry in _CASES),
+        dtypes=(*_DTYPES, "float16"),
+        widens=True,
+        node="Convolution",
+        narrow="asked",
+        routine=Routine(routines.biased_convolution, routines.convolution_flops(1, 3), rows=(2,)),
     )
 )
 register(

@@ -70,6 +70,43 @@ class AddedSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class BiasedSpec:
+    """`biased_conv2d`: a convolution, and the view of its bias, whose elements lie side by side."""
+
+    convolution: ContractSpec
+    bias: View
+
+    @property
+    def out_shape(self) -> Shape:
+        """Shape of the result."""
+        return self.convolution.out_shape
+
+    @property
+    def stride(self) -> Pair:
+        """Of the convolution, as what follows."""
+        return self.convolution.stride
+
+    @property
+    def padding(self) -> Pair:
+        """Zeros around an image."""
+        return self.convolution.padding
+
+    @property
+    def dilation(self) -> Pair:
+        """Pixels from tap to tap."""
+        return self.convolution.dilation
+
+    @property
+    def groups(self) -> int:
+        """Groups of channels."""
+        return self.convolution.groups
+
+    def operand_views(self) -> tuple[View, ...]:
+        """(shape, strides) of every operand."""
+        return *self.convolution.operand_views(), self.bias
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionSpec:
     """Attention and its gradient: views of the operands, all with the full batch (stride 0 where repeated).
 
@@ -135,7 +172,7 @@ class Int4Spec:
         return self.views
 
 
-Spec = ContractSpec | AddedSpec | AttentionSpec | RecurrentSpec | ScanSpec | Int4Spec
+Spec = ContractSpec | AddedSpec | BiasedSpec | AttentionSpec | RecurrentSpec | ScanSpec | Int4Spec
 SpecRule = Callable[[list[Shape], list[Shape], Attrs, Shape], Spec]
 
 
@@ -179,6 +216,11 @@ def convolution(shapes: list[Shape], strides: list[Shape], attrs: Attrs, shape: 
     """The three convolutions, whose last attributes are stride, padding, dilation and groups."""
     stride, padding, dilation, groups = attrs[-4:]
     return ContractSpec(shapes[0], strides[0], shapes[1], strides[1], shape, tuple(stride), tuple(padding), tuple(dilation), groups)
+
+
+def biased_convolution(shapes: list[Shape], strides: list[Shape], attrs: Attrs, shape: Shape) -> BiasedSpec:
+    """`biased_conv2d`."""
+    return BiasedSpec(convolution(shapes[:2], strides[:2], attrs, shape), (tuple(shapes[2]), tuple(strides[2])))
 
 
 def convolution_flops(weight: int, images: int) -> Callable[[Sequence[Shape], Attrs, Shape], int]:

@@ -99,6 +99,13 @@ SUMS: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., Any]]] = {
     "addmv of a number": (((), (40, 9), (9,)), calque.addmv),
     "baddbmm": (((3, 40, 50), (3, 40, 60), (3, 60, 50)), calque.baddbmm),
     "addbmm": (((40, 50), (3, 40, 60), (3, 60, 50)), calque.addbmm),
+    "conv2d": (((32,), (2, 32, 16, 16), (32, 32, 3, 3)), lambda c, a, b: F.conv2d(a, b, c, padding=1)),
+    "conv2d of few channels": (((3,), (2, 4, 9, 9), (3, 4, 3, 3)), lambda c, a, b: F.conv2d(a, b, c)),
+    "conv2d with a stride": (((64,), (4, 64, 14, 14), (64, 64, 3, 3)), lambda c, a, b: F.conv2d(a, b, c, 2, 1)),
+    "conv2d of pixels": (((130,), (4, 64, 14, 14), (130, 64, 1, 1)), lambda c, a, b: F.conv2d(a, b, c)),
+    "conv2d in groups": (((128,), (2, 64, 16, 16), (128, 32, 3, 3)), lambda c, a, b: F.conv2d(a, b, c, padding=1, groups=2)),
+    "conv1d": (((6,), (3, 4, 30), (6, 4, 5)), lambda c, a, b: F.conv1d(a, b, c)),
+    "conv3d of one step": (((6,), (2, 4, 3, 7, 7), (6, 4, 1, 3, 3)), lambda c, a, b: F.conv3d(a, b, c)),
 }
 
 
@@ -110,7 +117,7 @@ def test_a_product_plus_something_is_rounded_once(name: str, kind: str) -> None:
     shapes, function = SUMS[name]
     given = [calque.tensor(random.normal(size=shape)).to(dtype) for shape in shapes]
     size = function(*[x.double().abs() for x in given]).numpy()  # of what is added up: float32 rounds that
-    for scales in ({}, {"beta": 0.3, "alpha": -0.7}) if not name.startswith("linear") else ({},):
+    for scales in ({}, {"beta": 0.3, "alpha": -0.7}) if name.startswith(("add", "badd")) else ({},):
         exact_operands = [x.double().requires_grad_() for x in given]
         exact = function(*exact_operands, **scales)
         weights = calque.tensor(random.integers(-2, 3, size=tuple(exact.shape))).double()

@@ -90,8 +90,9 @@ class CpuBackend(CpuMemory, Backend):
 
     def narrow(self, kind: str, shapes: tuple[Shape, ...], attrs: tuple[Any, ...]) -> bool:
         """Where the processor multiplies pairs."""
-        a, b, out = shapes
-        return contract.narrow(kind, ContractSpec(a, contiguous_strides(a), b, contiguous_strides(b), out, *attrs[-4:]), current())
+        a, b, *_, out = shapes
+        spec = ContractSpec(a, contiguous_strides(a), b, contiguous_strides(b), out, *attrs[-4:])
+        return contract.narrow(kind.removeprefix("biased_"), spec, current())  # a bias changes nothing
 
     def notes(self, schedule: Schedule) -> Mapping[int, str]:
         """Loops behind contractions."""

@@ -66,6 +66,10 @@ class Routines:
             dimension_numbers=("NCHW", "OIHW", "NCHW"), precision=self.precision,
         )  # fmt: skip
 
+    def biased_conv2d(self, x: Value, w: Value, bias: Value, *geometry: Any) -> Value:
+        """A convolution plus its bias, in float32 for floats of 16 bits."""
+        return self.wide(self.conv2d(x, w, *geometry)) + self.wide(bias)[:, None, None]
+
     def conv2d_input_grad(self, g: Value, w: Value, hw: Shape, *geometry: Any) -> Value:
         """The transpose of `conv2d` for its input."""
         if not self.gpu:

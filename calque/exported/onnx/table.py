@@ -305,7 +305,7 @@ TABLE: dict[str, Maker] = {
     "index_select": lambda b, node, x, _: b.add("Gather", *x, axis=node.attrs[0]),
     "gather": lambda b, node, x, _: b.add("GatherElements", *x, axis=node.attrs[0]),
     "index_put": _write("index_put", "none"), "index_add": _write("index_add", "add"), "scatter": _write("scatter", "none"),
-    "scatter_add": _write("scatter_add", "add"), "conv2d": _conv, "conv2d_input_grad": _conv_transpose,
+    "scatter_add": _write("scatter_add", "add"), "conv2d": _conv, "biased_conv2d": _conv, "conv2d_input_grad": _conv_transpose,
     "attention": _attention, "attention_masked": _attention, "lstm": _lstm, "gru": _gru, "rnn_tanh": _rnn, "rnn_relu": _rnn,
     "argsort": _sorted, "ranked": _sorted, "cumsum": _cumsum,
     "outside": _outside, "int8_matmul": _plain("MatMulInteger"), "int4_matmul": _int4_matmul, "addmm": _addmm,

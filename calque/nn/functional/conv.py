@@ -13,15 +13,17 @@ from calque.base.cache import Cache
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import listed
 from calque.base.text import shown
+from calque.functional.common import cast
 from calque.functional.declared import public
 from calque.functional.precision import lower_precision
 from calque.nn.functional.checks import channels_last, require_dtype
 from calque.nn.functional.integers import convolved, transposed
 from calque.nn.functional.padding import pad
+from calque.nn.functional.rows import wide
 from calque.ops.opdef import get
 from calque.tensor import Tensor, record
 
-CONV, CONV_INPUT = get("conv2d"), get("conv2d_input_grad")
+CONV, BIASED, CONV_INPUT = get("conv2d"), get("biased_conv2d"), get("conv2d_input_grad")
 Sizes = int | Sequence[int]
 _CHECKED = Cache("convolutions", 1000, 1 / 128)
 
@@ -101,17 +103,20 @@ def _convolve(op: str, n: int, x: Tensor, w: Tensor, bias: Any, stride: Any, pad
         x = T.unsqueeze(x, 0)
     if extra is not None:
         x = pad(x, [side for e in reversed(extra) for side in (0, e)])
+    inside = bias if bias is not None and (kind := x._layout.dtype).compute is not kind else None  # floats of 16 bits are rounded once
     if n == 1:
         strides, before, dilations = (1, *strides), (0, *before), (1, *dilations)
-        y = T.squeeze(_contracted(T.unsqueeze(x, 2), T.unsqueeze(w, 2), (strides, before, dilations, groups)), 2)
+        y = T.squeeze(_contracted(T.unsqueeze(x, 2), T.unsqueeze(w, 2), (strides, before, dilations, groups), inside), 2)
     else:
-        y = _contracted(x, w, (strides, before, dilations, groups))
-    if bias is not None:
+        y = _contracted(x, w, (strides, before, dilations, groups), inside)
+    if bias is not None and inside is None:
         y = y + T.reshape(bias, (1, -1, *(1,) * n))
     return T.squeeze(y, 0) if single else y
 
 
-def _contracted(x: Tensor, w: Tensor, geometry: tuple[Any, ...]) -> Tensor:
+def _contracted(x: Tensor, w: Tensor, geometry: tuple[Any, ...], bias: Any = None) -> Tensor:
+    if bias is not None:
+        return record(BIASED, (x, w, bias), geometry)
     return record(CONV, (x, w), geometry) if x._layout.dtype.category != 1 else convolved(x, w, *geometry)
 
 
@@ -192,10 +197,11 @@ def conv3d(
     for step in range(steps):
         slab = x[:, :, step * dd : step * dd + (out_depth - 1) * sd + 1 : sd]
         images = T.reshape(T.permute(slab, (0, 2, 1, 3, 4)), (batch * out_depth, channels, *x._layout.shape[3:]))
-        part = conv2d(images, weight[:, :, step], None, tuple(s2), tuple(p2), tuple(d2), groups)
+        part = conv2d(images, weight[:, :, step], bias if steps == 1 else None, tuple(s2), tuple(p2), tuple(d2), groups)
+        part = wide(part) if steps > 1 else part  # the sum of parts is rounded once
         result = part if result is None else result + part
     result = T.permute(T.reshape(result, (batch, out_depth, *result._layout.shape[1:])), (0, 2, 1, 3, 4))
-    return result if bias is None else result + T.reshape(bias, (1, -1, 1, 1, 1))
+    return cast(result if bias is None or steps == 1 else result + T.reshape(wide(bias), (1, -1, 1, 1, 1)), input._layout.dtype)
 
 
 def _transpose(

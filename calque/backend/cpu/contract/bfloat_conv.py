@@ -23,7 +23,7 @@ BUFFERS = 4
 
 def bfloat_convolutions(blocking: Blocking) -> str:
     """The entries of convolutions and everything specific to them; nothing where pairs are not multiplied."""
-    parts = (pair_functions, tile_functions, direct_functions, joint_functions, tile_grad_functions, _convolution, _weight_gradient)
+    parts = (pair_functions, tile_functions, direct_functions, joint_functions, tile_grad_functions, _convolution, _biased, _weight_gradient)
     return "".join(part(blocking) for part in parts) if blocking.pairs else ""
 
 
@@ -56,7 +56,19 @@ def _convolution(blocking: Blocking) -> str:
                                            f"ptr {place}"))
     b.barrier("%barrier", "%threads")
     each_block(lambda block, place: b.call("direct_convolve", "i64 %thread", "i64 %threads", "ptr %scratch", f"ptr {image}", f"ptr {place}",
-                                           f"ptr {result}", f"ptr {block}"))
+                                           f"ptr {result}", f"ptr {block}", "ptr null"))
+    return b.text()
+
+
+def _biased(blocking: Blocking) -> str:
+    """One parameter block, and a bias as the third operand."""
+    b = _entry("biased_conv2d", blocking)
+    image, weights, bias, result, shared = (b.pointer_word("%args", index) for index in range(BUFFERS + 1))
+    block = b.byte_at("%args", 8 * (BUFFERS + 3))
+    b.call("direct_pack_weights", "i64 %thread", "i64 %threads", f"ptr {weights}", f"ptr {block}", f"ptr {shared}")
+    b.barrier("%barrier", "%threads")
+    b.call("direct_convolve", "i64 %thread", "i64 %threads", "ptr %scratch", f"ptr {image}", f"ptr {shared}", f"ptr {result}", f"ptr {block}",
+           f"ptr {bias}")
     return b.text()
 
 

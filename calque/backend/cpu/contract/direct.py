@@ -209,10 +209,15 @@ def _pack_row_by_row(b: Builder, p: Words, w: Words, layout: DirectRows, top: Va
                    f"ptr {b.at('%target', inner)}", f"i64 {layout.channel}", f"i64 {w['inputs']}", f"i64 {length}")
 
 
+def bias_parameter(blocking: Blocking) -> tuple[str, ...]:
+    """What is added to all pixels of each output channel before they are rounded, side by side (null: nothing)."""
+    return ("ptr %bias",) if blocking.narrow else ()
+
+
 def _tiles(blocking: Blocking) -> str:
     """Panels [first, stop) of output channels for ``count`` output rows from row i on, from one packed block."""
     b = Builder("direct_tiles", ("i64 %first", "i64 %stop", "i64 %i", "i64 %count", "ptr %packed", "ptr %table",
-                                 "ptr %weights", "ptr %result", "ptr noalias %block"), blocking, attributes="noinline")
+                                 "ptr %weights", "ptr %result", "ptr noalias %block", *bias_parameter(blocking)), blocking, attributes="noinline")
     p, w = read_words(b)
     layout, columns = block_layout(b, p, w), blocking.tile_columns
     tile = tile_array(b)
@@ -227,12 +232,16 @@ def _tiles(blocking: Blocking) -> str:
         channels = b.min(b.sub(w["rows"], channel), columns)
         weights = b.at("%weights", b.mul(b.mul(panel, layout.depth), columns))
         plane = b.operand_at("%result", b.mul(channel, w["result_channel_step"]))
+        add = b.let("icmp ne ptr %bias, null", "c") if blocking.narrow else "false"
         with b.loop(0, groups) as group, b.loop(0, runs) as run:
             line, height = panel_rows(b, "%count", groups, group)
             column, length = panel_rows(b, width, runs, run)
             source = b.at("%packed", b.add(b.mul(line, line_step), column))
+            if blocking.narrow:  # sums begin at the bias
+                with b.when(add):
+                    b.call("spread_bias", f"ptr {b.operand_at('%bias', channel)}", f"i64 {channels}", f"i64 {b.mul(height, length)}", f"ptr {tile}")
             b.call("table_tile", f"i64 {height}", f"i64 {length}", f"i64 {layout.depth}", f"ptr {source}", f"i64 {line_step}",
-                   "ptr %table", f"ptr {weights}", f"ptr {tile}", f"i64 {columns}", "i1 false")
+                   "ptr %table", f"ptr {weights}", f"ptr {tile}", f"i64 {columns}", f"i1 {add}")
             target = b.operand_at(plane, b.dot((b.add("%i", line), row_step), (column, w["result_column_step"])))
             b.call("tile_out", f"ptr {tile}", f"i64 {height}", f"i64 {length}", f"i64 {channels}", f"ptr {target}",
                    f"i64 {w['result_channel_step']}", f"i64 {row_step}", f"i64 {w['result_column_step']}")
@@ -242,7 +251,7 @@ def _tiles(blocking: Blocking) -> str:
 def _convolve(blocking: Blocking) -> str:
     """This thread's share of (group, image, block of rows, part of the panels)."""
     b = Builder("direct_convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights",
-                                    "ptr %result", "ptr noalias %block"), blocking, attributes="noinline")
+                                    "ptr %result", "ptr noalias %block", *bias_parameter(blocking)), blocking, attributes="noinline")
     p, w = read_words(b)
     begin(b, "%private")
     layout = block_layout(b, p, w)
@@ -253,6 +262,7 @@ def _convolve(blocking: Blocking) -> str:
     units = b.mul(b.mul(w["groups"], w["images"]), blocks)
     parts = b.clamp(b.ceil_div(b.mul("%threads", UNITS_PER_THREAD), b.max(units, 1)), 1, panels)
     low, high = b.share(b.mul(units, parts), "%thread", "%threads")
+    there = b.let("icmp ne ptr %bias, null", "c") if blocking.narrow else ""
     with b.loop(low, high) as unit:
         part, rest = b.rem(unit, parts), b.div(unit, parts)
         block, rest = b.rem(rest, blocks), b.div(rest, blocks)
@@ -263,8 +273,9 @@ def _convolve(blocking: Blocking) -> str:
         target = b.operand_at("%result", b.dot((image, w["result_batch_step"]), (group, w["result_group_step"]), (w["result_offset"], 1)))
         first, count = panel_rows(b, panels, parts, part)
         lines = b.min(layout.block_rows, b.sub(p["grid_rows"], i))
+        bias = b.select(there, b.operand_at("%bias", b.mul(group, w["rows"])), "null", "ptr") if blocking.narrow else ""
         b.call("direct_tiles", f"i64 {first}", f"i64 {b.add(first, count)}", f"i64 {i}", f"i64 {lines}", f"ptr {packed}", "ptr %private",
-               f"ptr {b.at('%weights', b.mul(group, group_size))}", f"ptr {target}", "ptr %block")
+               f"ptr {b.at('%weights', b.mul(group, group_size))}", f"ptr {target}", "ptr %block", *([f"ptr {bias}"] if blocking.narrow else []))
         channel = b.mul(first, blocking.tile_columns)
         channels = b.min(b.mul(count, blocking.tile_columns), b.sub(w["rows"], channel))
         finish(b, "%private", b.add(b.mul(group, w["rows"]), channel), channels, b.mul(i, p["grid_columns"]),

@@ -24,6 +24,7 @@ from calque.backend.cpu.contract.halves import (
     store_halves,
     store_pair,
     store_rounded,
+    upper,
     words,
 )
 from calque.backend.cpu.contract.pack import first_channel, read_patch, transpose, valid_lanes
@@ -41,7 +42,7 @@ ROW_PARAMETERS = ("ptr %source", "i64 %second", "i64 %channel_step", "i64 %step"
 def pair_functions(blocking: Blocking) -> str:
     """Every function of this file."""
     return "".join(make(blocking) for make in (_pair_lanes, _pair_panel, _pair_rows, _copy_channels, _pack_plane, _weight_panel, _tile_out,
-                                               _joint_out, _clear_share))
+                                               _joint_out, _clear_share, _spread_bias))
 
 
 # ------------------------------------------------------------------------------------------------------------------ in
@@ -274,6 +275,20 @@ def _tile_out(blocking: Blocking) -> str:
                 _scatter(b, b.at(turned, b.mul(channel, lanes)), b.operand_at(line, b.mul(channel, "%channel_step")), count)
 
         b.cases((unit, partial(each, straight)), default=by_copy)
+    return b.text()
+
+
+def _spread_bias(blocking: Blocking) -> str:
+    """A tile of pixels x channels whose rows all are the bias of these channels."""
+    b = Builder("spread_bias", ("ptr %bias", "i64 %channels", "i64 %pixels", "ptr noalias %tile"), blocking, attributes="noinline")
+    lanes, columns = blocking.lanes, blocking.tile_columns
+    rows = []
+    for first in range(0, columns, lanes):
+        mask = b.lanes_between(0, b.clamp(b.sub("%channels", first), 0, lanes))
+        rows.append(as_vector(b, upper(b, load_words(b, b.operand_at("%bias", first), mask))))
+    with b.loop(0, "%pixels") as pixel:
+        for k, row in enumerate(rows):
+            b.store_vector(row, b.at("%tile", b.add(b.mul(pixel, columns), k * lanes)))
     return b.text()
 
 
