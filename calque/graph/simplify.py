@@ -121,11 +121,14 @@ def _bias_apart(g: Graph, n: Node) -> int | None:
     if n.dtype.compute is not n.dtype:
         return None
     x, w, bias = n.inputs
-    found = g.add(opdef.get("conv2d"), (x, w), n.attrs, n.shape, n.dtype)
+    found = g.add(opdef.get(n.op.name.removeprefix("biased_")), (x, w), n.attrs, n.shape, n.dtype)
     return g.add(opdef.get("add"), (found, reshaped(g, bias, (n.shape[1], 1, 1))), (), n.shape, n.dtype)
 
 
-BIAS_APART = Rule("bias apart", ("biased_conv2d",), "a convolution with a bias is two operations where it is not rounded to 16 bits", _bias_apart)
+BIAS_APART = Rule(
+    "bias apart", ("biased_conv2d", "biased_conv2d_input_grad"), "a convolution with a bias is two operations where it is not rounded to 16 bits",
+    _bias_apart,
+)  # fmt: skip
 APART = Rule("apart", ("addmm",), "a product plus something is a product and a sum, where neither is rounded to 16 bits", _apart)
 
 

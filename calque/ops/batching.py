@@ -198,7 +198,7 @@ def convolution(F: Any, op: OpDef, operands: Operands, mapped: Mapped, attrs: At
 
 
 def biased_convolution(F: Any, op: OpDef, operands: Operands, mapped: Mapped, attrs: Attrs, size: int) -> Any:
-    """`biased_conv2d`: images of all slices are one batch."""
+    """`biased_conv2d` and `biased_conv2d_input_grad`: images of all slices are one batch."""
     x, w, bias = operands
     if any(mapped[1:]) or not size:
         return per_slice(F, op, operands, mapped, attrs, size)

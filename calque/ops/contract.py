@@ -387,6 +387,44 @@ register(
         routine=Routine(routines.convolution, routines.convolution_flops(1, 0)),
     )
 )
+
+
+def _biased_grad_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    g, w, bias = shapes
+    out = _input_grad_shape((g, w), attrs)
+    if tuple(bias) != (out[1],):
+        raise ShapeError(f"[biased_conv2d_input_grad] expected a bias of shape ({out[1]},), one per channel, got {bias}; change its size")
+    return out
+
+
+def _biased_grad_ref(g: Array, w: Array, bias: Array, *geometry: Any) -> Array:
+    return np.asarray(conv2d_input_grad_ref(g, w, *geometry) + widen(bias).reshape(-1, 1, 1))
+
+
+register(
+    OpDef(
+        "biased_conv2d_input_grad",
+        "contract",
+        "conv2d_input_grad plus one number per channel of the result, the transposed convolution; floats of 16 bits are rounded once.",
+        3,
+        ("input_hw", *_GEOMETRY),
+        shape=_biased_grad_shape,
+        dtype=floating("biased_conv2d_input_grad"),
+        vjp=(
+            Vjp(lambda F, g, c: F.prim("conv2d", g, c.x(1), *c.attrs[1:]), (1,)),
+            Vjp(lambda F, g, c: _grad_of_weight(F, g, c.x(0), c.shape(1), c.attrs[1:]), (0,)),
+            Vjp(lambda F, g, c: F.sum(g, (0, 2, 3))),
+        ),
+        batch=biased_convolution,
+        ref=_biased_grad_ref,
+        samples=tuple(Sample((out, w, x[1:2]), (x[2:], *geometry)) for x, w, out, geometry in _CASES),
+        dtypes=(*_DTYPES, "float16"),
+        widens=True,
+        node="Convolution",
+        narrow="asked",
+        routine=Routine(routines.biased_convolution, routines.convolution_flops(1, 0), rows=(2,)),
+    )
+)
 register(
     OpDef(
         "conv2d_weight_grad",

@@ -71,7 +71,7 @@ class AddedSpec:
 
 @dataclass(frozen=True, slots=True)
 class BiasedSpec:
-    """`biased_conv2d`: a convolution, and the view of its bias, whose elements lie side by side."""
+    """`biased_conv2d`, `biased_conv2d_input_grad`: a convolution, and the view of its bias, whose elements lie side by side."""
 
     convolution: ContractSpec
     bias: View
@@ -80,6 +80,11 @@ class BiasedSpec:
     def out_shape(self) -> Shape:
         """Shape of the result."""
         return self.convolution.out_shape
+
+    @property
+    def input_hw(self) -> Shape:
+        """Height and width of an image that is the result."""
+        return self.convolution.input_hw
 
     @property
     def stride(self) -> Pair:
@@ -219,7 +224,7 @@ def convolution(shapes: list[Shape], strides: list[Shape], attrs: Attrs, shape: 
 
 
 def biased_convolution(shapes: list[Shape], strides: list[Shape], attrs: Attrs, shape: Shape) -> BiasedSpec:
-    """`biased_conv2d`."""
+    """`biased_conv2d` and `biased_conv2d_input_grad`."""
     return BiasedSpec(convolution(shapes[:2], strides[:2], attrs, shape), (tuple(shapes[2]), tuple(strides[2])))
 
 

@@ -105,6 +105,11 @@ SUMS: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., Any]]] = {
     "conv2d of pixels": (((130,), (4, 64, 14, 14), (130, 64, 1, 1)), lambda c, a, b: F.conv2d(a, b, c)),
     "conv2d in groups": (((128,), (2, 64, 16, 16), (128, 32, 3, 3)), lambda c, a, b: F.conv2d(a, b, c, padding=1, groups=2)),
     "conv1d": (((6,), (3, 4, 30), (6, 4, 5)), lambda c, a, b: F.conv1d(a, b, c)),
+    "conv_transpose2d": (((32,), (2, 32, 16, 16), (32, 32, 3, 3)), lambda c, a, b: F.conv_transpose2d(a, b, c, padding=1)),
+    "conv_transpose2d by two": (((48,), (2, 64, 12, 12), (64, 48, 3, 3)), lambda c, a, b: F.conv_transpose2d(a, b, c, 2, 1, 1)),
+    "conv_transpose2d by two in groups": (((128,), (2, 64, 12, 12), (64, 64, 2, 2)), lambda c, a, b: F.conv_transpose2d(a, b, c, 2, groups=2)),
+    "conv_transpose2d with gaps": (((48,), (2, 64, 12, 12), (64, 48, 1, 1)), lambda c, a, b: F.conv_transpose2d(a, b, c, 3)),
+    "conv_transpose1d": (((6,), (3, 4, 30), (4, 6, 5)), lambda c, a, b: F.conv_transpose1d(a, b, c, 2)),
     "conv3d of one step": (((6,), (2, 4, 3, 7, 7), (6, 4, 1, 3, 3)), lambda c, a, b: F.conv3d(a, b, c)),
 }
 

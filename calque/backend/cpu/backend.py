@@ -92,7 +92,7 @@ class CpuBackend(CpuMemory, Backend):
         """Where the processor multiplies pairs."""
         a, b, *_, out = shapes
         spec = ContractSpec(a, contiguous_strides(a), b, contiguous_strides(b), out, *attrs[-4:])
-        return contract.narrow(kind.removeprefix("biased_"), spec, current())  # a bias changes nothing
+        return contract.narrow(kind, spec, current())
 
     def notes(self, schedule: Schedule) -> Mapping[int, str]:
         """Loops behind contractions."""

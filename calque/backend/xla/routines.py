@@ -77,6 +77,10 @@ class Routines:
         like = self.jax.ShapeDtypeStruct((g.shape[0], w.shape[1] * geometry[3], *hw), g.dtype)
         return self.jax.linear_transpose(lambda x: self.conv2d(x, w, *geometry), like)(g)[0]
 
+    def biased_conv2d_input_grad(self, g: Value, w: Value, bias: Value, *geometry: Any) -> Value:
+        """A transposed convolution plus its bias, in float32 for floats of 16 bits."""
+        return self.wide(self.conv2d_input_grad(g, w, *geometry)) + self.wide(bias)[:, None, None]
+
     def conv2d_weight_grad(self, x: Value, g: Value, kernel: Shape, *geometry: Any) -> Value:
         """The transpose of `conv2d` for its weight."""
         if not self.gpu:

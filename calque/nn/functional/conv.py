@@ -23,7 +23,7 @@ from calque.nn.functional.rows import wide
 from calque.ops.opdef import get
 from calque.tensor import Tensor, record
 
-CONV, BIASED, CONV_INPUT = get("conv2d"), get("biased_conv2d"), get("conv2d_input_grad")
+CONV, BIASED, CONV_INPUT, BIASED_INPUT = map(get, ("conv2d", "biased_conv2d", "conv2d_input_grad", "biased_conv2d_input_grad"))
 Sizes = int | Sequence[int]
 _CHECKED = Cache("convolutions", 1000, 1 / 128)
 
@@ -120,7 +120,9 @@ def _contracted(x: Tensor, w: Tensor, geometry: tuple[Any, ...], bias: Any = Non
     return record(CONV, (x, w), geometry) if x._layout.dtype.category != 1 else convolved(x, w, *geometry)
 
 
-def _contracted_input(x: Tensor, w: Tensor, geometry: tuple[Any, ...]) -> Tensor:
+def _contracted_input(x: Tensor, w: Tensor, geometry: tuple[Any, ...], bias: Any = None) -> Tensor:
+    if bias is not None:
+        return record(BIASED_INPUT, (x, w, bias), geometry)
     return record(CONV_INPUT, (x, w), geometry) if x._layout.dtype.category != 1 else transposed(x, w, *geometry)
 
 
@@ -233,12 +235,13 @@ def _transpose(
     )
     if min(out) < 1:
         raise ShapeError(f"[{op}] expected a positive output size, got {out} from input {shape}; use less padding")
+    inside = bias if bias is not None and (kind := x._layout.dtype).compute is not kind else None  # floats of 16 bits are rounded once
     if n == 1:
         geometry = ((1, *out), (1, *strides), (0, *before), (1, *dilations), groups)
-        y = T.squeeze(_contracted_input(T.unsqueeze(x, 2), T.unsqueeze(w, 2), geometry), 2)
+        y = T.squeeze(_contracted_input(T.unsqueeze(x, 2), T.unsqueeze(w, 2), geometry, inside), 2)
     else:
-        y = _contracted_input(x, w, (out, strides, before, dilations, groups))
-    return y if bias is None else y + T.reshape(bias, (1, -1, *(1,) * n))
+        y = _contracted_input(x, w, (out, strides, before, dilations, groups), inside)
+    return y if bias is None or inside is not None else y + T.reshape(bias, (1, -1, *(1,) * n))
 
 
 @public(method=False, of="calque nn.functional")

@@ -40,7 +40,7 @@ def _convolution(blocking: Blocking) -> str:
     joint = b.compare("eq", count, JOINT)
     with b.when(joint):
         b.call("joint_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}", f"ptr {weights}",
-               f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
+               f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}", "ptr null")
     b.return_when(joint)
     b.call("clear_share", "i64 %thread", "i64 %threads", f"ptr {result}", f"i64 {b.word('%args', BUFFERS + 1)}")
     packed = b.variable(0)
@@ -61,9 +61,14 @@ def _convolution(blocking: Blocking) -> str:
 
 
 def _biased(blocking: Blocking) -> str:
-    """One parameter block, and a bias as the third operand."""
+    """One parameter block, or all classes of stride 2 together, and a bias as the third operand."""
     b = _entry("biased_conv2d", blocking)
     image, weights, bias, result, shared = (b.pointer_word("%args", index) for index in range(BUFFERS + 1))
+    joint = b.compare("eq", b.word("%args", BUFFERS + 1), JOINT)
+    with b.when(joint):
+        b.call("joint_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}", f"ptr {weights}",
+               f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 2))}", f"ptr {bias}")
+    b.return_when(joint)
     block = b.byte_at("%args", 8 * (BUFFERS + 3))
     b.call("direct_pack_weights", "i64 %thread", "i64 %threads", f"ptr {weights}", f"ptr {block}", f"ptr {shared}")
     b.barrier("%barrier", "%threads")

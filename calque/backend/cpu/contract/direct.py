@@ -18,7 +18,7 @@ from calque.backend.cpu.contract.gemm import packed_depth, panel_rows
 from calque.backend.cpu.contract.near import SAME_SETS_BYTES, is_near
 from calque.backend.cpu.contract.pack import read_patch, valid_lanes
 from calque.backend.cpu.contract.target import CONVOLUTION_BYTES, Blocking
-from calque.backend.cpu.contract.tiles import lines_at_once, tile_array, tile_size
+from calque.backend.cpu.contract.tiles import bias_parameter, lines_at_once, tile_array, tile_size
 
 IMAGE_BYTES = 256 << 10
 """Wanted size of a packed block: it shares the second-level cache with a panel of weights."""
@@ -207,11 +207,6 @@ def _pack_row_by_row(b: Builder, p: Words, w: Words, layout: DirectRows, top: Va
             b.call("copy_channels", f"ptr {b.operand_at('%image', b.dot((y, p['row_step']), (x0, p['column_step'])))}",
                    f"i64 {p['channel_step']}", f"i64 {b.mul(stride, p['column_step'])}", f"i64 {low}", f"i64 {end}",
                    f"ptr {b.at('%target', inner)}", f"i64 {layout.channel}", f"i64 {w['inputs']}", f"i64 {length}")
-
-
-def bias_parameter(blocking: Blocking) -> tuple[str, ...]:
-    """What is added to all pixels of each output channel before they are rounded, side by side (null: nothing)."""
-    return ("ptr %bias",) if blocking.narrow else ()
 
 
 def _tiles(blocking: Blocking) -> str:

@@ -13,7 +13,7 @@ from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.gemm import packed_depth, panel_rows
 from calque.backend.cpu.contract.pack import transpose
 from calque.backend.cpu.contract.target import SCRATCH_BYTES, Blocking
-from calque.backend.cpu.contract.tiles import lines_at_once, tile_size
+from calque.backend.cpu.contract.tiles import bias_parameter, lines_at_once, tile_size
 
 MARK = -5
 """Stands where other convolutions have their number of blocks."""
@@ -224,7 +224,7 @@ def _fetch(blocking: Blocking) -> str:
 def _tiles(blocking: Blocking) -> str:
     """Panels [first, stop) of channels for ``count`` grid rows from row i on, from one padded copy."""
     b = Builder("joint_tiles", ("i64 %first", "i64 %stop", "i64 %i", "i64 %count", "ptr %packed", "ptr %table", "ptr %weights", "ptr %result",
-                                "ptr noalias %block"), blocking, attributes="noinline")
+                                "ptr noalias %block", *bias_parameter(blocking)), blocking, attributes="noinline")
     o, width = _read(b), blocking.tile_columns
     w = o.w
     # Squares that are turned reach as many pixels as lanes behind the last one.
@@ -242,13 +242,18 @@ def _tiles(blocking: Blocking) -> str:
         corner = b.operand_at("%result", b.dot((channel, plane), (top, w["result_columns"]), (column, 2)))
         b.call("joint_fetch", f"ptr {corner}", f"i64 {channels}", f"i64 {plane}", f"i64 {b.mul(height, 2)}", f"i64 {w['result_columns']}",
                f"i64 {b.mul(length, 2)}")
+        add = b.let("icmp ne ptr %bias, null", "c") if blocking.narrow else "false"
         done: Value = 0
         for parity, above in enumerate(o.residues[0]):
             for tile, before in zip(tiles, o.residues[1], strict=True):
                 depth = b.mul(w["channels"], b.mul(above["taps"], before["taps"]))
                 weights = b.at("%weights", b.mul(b.add(b.mul(panel, b.mul(o.taps, w["channels"])), done), width))
+                if blocking.narrow:  # sums begin at the bias
+                    with b.when(add):
+                        b.call("spread_bias", f"ptr {b.operand_at('%bias', channel)}", f"i64 {channels}", f"i64 {b.mul(height, length)}",
+                               f"ptr {tile}")
                 b.call("table_tile", f"i64 {height}", f"i64 {length}", f"i64 {depth}", f"ptr {source}", f"i64 {o.columns}",
-                       f"ptr {b.byte_at('%table', b.mul(done, 4))}", f"ptr {weights}", f"ptr {tile}", f"i64 {width}", "i1 false")
+                       f"ptr {b.byte_at('%table', b.mul(done, 4))}", f"ptr {weights}", f"ptr {tile}", f"i64 {width}", f"i1 {add}")
                 done = b.add(done, depth)
             with b.loop(0, height) as inner:
                 below, place = b.add(b.mul(inner, 2), parity), b.mul(b.mul(inner, length), width)
@@ -262,7 +267,8 @@ def _tiles(blocking: Blocking) -> str:
 def _convolve(blocking: Blocking) -> str:
     """This thread's share of (group, image, block of rows, part of the panels)."""
     b = Builder("joint_convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %result",
-                                   "ptr noalias %block"), blocking, attributes="noinline")
+                                   "ptr noalias %block", *bias_parameter(blocking)), blocking, attributes="noinline")
+    there = b.let("icmp ne ptr %bias, null", "c") if blocking.narrow else ""
     o = _read(b)
     w, packed = o.w, b.byte_at("%private", TABLE_BYTES)
     b.call("joint_table", "ptr %block", "ptr %private")
@@ -282,15 +288,17 @@ def _convolve(blocking: Blocking) -> str:
                f"i64 {w['channel_step']}", f"i64 {o.channel}", f"ptr {packed}")
         target = b.operand_at("%result", b.mul(b.add(b.mul(image, w["groups"]), group), b.mul(w["rows"], plane)))
         b.call("joint_tiles", f"i64 {first}", f"i64 {b.add(first, count)}", f"i64 {i}", f"i64 {b.min(o.block_rows, b.sub(grid_rows, i))}",
-               f"ptr {packed}", "ptr %private", f"ptr {b.at('%weights', b.mul(group, group_size))}", f"ptr {target}", "ptr %block")
+               f"ptr {packed}", "ptr %private", f"ptr {b.at('%weights', b.mul(group, group_size))}", f"ptr {target}", "ptr %block",
+               *([f"ptr {b.select(there, b.operand_at('%bias', b.mul(group, w['rows'])), 'null', 'ptr')}"] if blocking.narrow else []))
     return b.text()
 
 
 def _run(blocking: Blocking) -> str:
     """Weights packed by all threads, then the convolution."""
     b = Builder("joint_grad", ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %private", "ptr %image", "ptr %weights", "ptr %result",
-                               "ptr %shared", "ptr noalias %block"), blocking, attributes="noinline")
+                               "ptr %shared", "ptr noalias %block", *bias_parameter(blocking)), blocking, attributes="noinline")
     b.call("joint_pack_weights", "i64 %thread", "i64 %threads", "ptr %weights", "ptr %block", "ptr %shared")
     b.barrier("%barrier", "%threads")
-    b.call("joint_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result", "ptr %block")
+    b.call("joint_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result", "ptr %block",
+           *bias_parameter(blocking))
     return b.text()

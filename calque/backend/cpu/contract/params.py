@@ -494,6 +494,7 @@ ROUTINES: dict[str, NativeRoutine] = {
     "int4_matmul": NativeRoutine("int4_matmul", lambda spec, dtype: Int4(spec)),
     "conv2d": NativeRoutine("conv2d", _forward),
     "biased_conv2d": NativeRoutine("biased_conv2d", lambda spec, dtype: _forward(spec.convolution, dtype), "bfloat16"),
+    "biased_conv2d_input_grad": NativeRoutine("biased_conv2d", lambda spec, dtype: _input_grad(spec.convolution, dtype), "bfloat16"),
     "conv2d_input_grad": NativeRoutine("conv2d", _input_grad),
     "conv2d_weight_grad": NativeRoutine("conv2d_weight_grad", _weight_grad),
     **{f"attention{mask}": NativeRoutine(f"attention{mask}", lambda spec, dtype: Attention(spec, False)) for mask in ("", "_masked")},

@@ -32,6 +32,11 @@ def tile_array(b: Builder) -> str:
     return b.array((-(-rows // b.blocking.lanes) * b.blocking.lanes + 1) * b.blocking.tile_columns)
 
 
+def bias_parameter(blocking: Blocking) -> tuple[str, ...]:
+    """What is added to all pixels of each output channel before they are rounded, side by side (null: nothing)."""
+    return ("ptr %bias",) if blocking.narrow else ()
+
+
 def tile_functions(blocking: Blocking) -> str:
     """Every tile, the function that chooses among them, and the way of a tile into a result of the type of its sums."""
     shapes = [(lines, width) for lines in range(1, MOST_LINES + 1) for width in range(1, tile_size(blocking) // lines + 1)]

@@ -130,7 +130,10 @@ def narrow(kind: str, spec: ContractSpec, target: VectorUnit) -> bool:
     """Whether a convolution of bfloat16 is computed as such; others are computed in float32 between two casts. Sizes alone decide."""
     if not target.bfloat_pairs or not prod((*spec.a_shape, *spec.b_shape, *spec.out_shape)):
         return False
-    return suits_pairs(contraction(kind, spec, "bfloat16"), target)
+    native = contraction(kind.removeprefix("biased_"), spec, "bfloat16")
+    if kind.startswith("biased_") and native.words()[0] != JOINT and native.words()[:2] != (1, 0):
+        return False  # several blocks of parameters, or pixels that no block writes
+    return suits_pairs(native, target)
 
 
 def suits_pairs(native: Contraction, target: VectorUnit) -> bool:
