@@ -29,7 +29,7 @@ from calque.nn.functional.pooling import (
     avg_pool2d,
     max_pool2d,
 )
-from calque.nn.functional.rows import kinked
+from calque.nn.functional.rows import kinked, wide
 from calque.tensor import Tensor, upload_known
 
 Sizes = int | Sequence[int]
@@ -305,7 +305,7 @@ def conv_transpose3d(
         raise ShapeError(f"[{op}] expected a positive output size, got depth {out_depth} from input {tuple(input._layout.shape)}; use less padding")
     total: Any = None
     for tap in range(taps):
-        part = conv_transpose2d(images, weight[:, :, tap], None, tuple(s), tuple(p), tuple(o), groups, tuple(d))
+        part = wide(conv_transpose2d(images, weight[:, :, tap], None, tuple(s), tuple(p), tuple(o), groups, tuple(d)))  # their sum is rounded once
         part = T.permute(T.reshape(part, (batch, depth, *part._layout.shape[1:])), (0, 2, 1, 3, 4))
         if ss > 1:
             n, c, _, h, w = part._layout.shape
@@ -314,7 +314,7 @@ def conv_transpose3d(
         start = tap * dd - pp
         placed = pad(part, (0, 0, 0, 0, start, out_depth - start - part._layout.shape[2]))
         total = placed if total is None else total + placed
-    return total if bias is None else total + T.reshape(bias, (1, -1, 1, 1, 1))
+    return cast(total if bias is None else total + T.reshape(wide(bias), (1, -1, 1, 1, 1)), input._layout.dtype)
 
 
 @public(of="nn.functional")
