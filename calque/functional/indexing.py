@@ -155,6 +155,12 @@ def _brought(index: Tensor, input: Tensor) -> Tensor:
     return move(index, input._layout.device) if index._layout.device is CPU else index
 
 
+def _varies(index: Tensor) -> bool:
+    """Whether every slice of a batch, inside of `vmap`, has an index of its own: what it picks is gathered then."""
+    storage = index._storage
+    return storage.trace is not None and storage.trace.transforms and storage.trace.varies(storage)  # type: ignore[no-any-return]
+
+
 def _parse(item: Any, reading: bool) -> Any:
     """One item: an int, None, Ellipsis, a slice as a tuple, or an index tensor (int64-like or bool)."""
     if item is None or item is Ellipsis or item.__class__ is int:
@@ -184,7 +190,8 @@ def _parse(item: Any, reading: bool) -> Any:
         raise OutOfRangeError(
             f"[index] tensors used as indices must be long, int, byte or bool tensors, got {dtype}; convert with .long()"
         )
-    if dtype.category == 1 and not found._layout.ndim and dtype is not dt.uint8 and (reading or known_values(found) is not None):
+    selects = dtype.category == 1 and not found._layout.ndim and dtype is not dt.uint8
+    if selects and (known_values(found) is not None or (reading and not _varies(found))):
         return int(read_number(found, "index", lambda values: values.item()))  # PyTorch selects, and the result is a view
     return cast(found, dt.bool_) if dtype is dt.uint8 else found
 

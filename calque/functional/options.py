@@ -17,7 +17,7 @@ from calque.functional.common import complex_number, dtype_of, is_tensor, number
 from calque.functional.views import int_tuple
 from calque.ir.symint import SymInt
 from calque.record.live import LiveFloat
-from calque.record.outputs import write
+from calque.record.outputs import no_history, write
 from calque.tensor import Tensor
 
 
@@ -164,6 +164,8 @@ def written(op: str, result: Tensor, out: Any) -> Tensor:
     """`result` in the tensor that was given for it, which takes its shape."""
     if not is_tensor(out):
         raise DTypeError(f"[{op}] expected out as a Tensor, got {type_name(out)}; leave it out to get a new one")
+    if result._requires_grad:
+        raise no_history(op)
     with plainly():
         write(op, out, result)
     return out  # type: ignore[no-any-return]

@@ -22,7 +22,7 @@ from calque.base.native import hot
 from calque.base.shapes import Shape, broadcast_shapes, whole
 from calque.base.text import described
 from calque.functional.checks import check_probabilities
-from calque.functional.common import Operand, cast, is_number, is_tensor, method, number, prim, require_operands, require_real
+from calque.functional.common import Operand, cast, is_number, is_tensor, linked, method, number, prim, require_operands, require_real
 from calque.functional.declared import NAMES, public
 from calque.functional.formats import like
 from calque.functional.options import dtype_for, marked, resolve_device, resolve_dtype, size_of, written
@@ -418,7 +418,7 @@ def normal(
     mean: Operand = 0.0, std: Operand = 1.0, size: Any = None, *, generator: Generator | None = None, out: Any = None, dtype: Any = None,
     device: Any = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Normal numbers with the given means and standard deviations (numbers or tensors), or of a `size`."""
+    """Normal numbers with the given means and standard deviations (numbers or tensors, whose gradient is zero), or of a `size`."""
     if is_number(std) and number(std) < 0:
         raise ArgumentError(f"[normal] expects std >= 0.0, but found std {std}")
     if is_tensor(std) and std._layout.numel and std._layout.device is not META:
@@ -432,7 +432,7 @@ def normal(
     given = [x._layout.dtype for x in (mean, std) if is_tensor(x)]
     resolve_device(device, "normal")
     noise = gaussian(shape, _floating("normal", dtype, given[0] if given else None), generator)
-    result = _affine(noise, std, mean)
+    result = linked(_affine(noise, std, mean), mean, std)
     return marked(result, requires_grad, "normal") if out is None else written("normal", result, out)
 
 
@@ -455,13 +455,14 @@ def _check_probability(op: str, p: Any) -> None:
 
 @public()
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None, out: Any = None) -> Tensor:
-    """1 with probability `input` (element by element), else 0, in the dtype of `input`."""
+    """1 with probability `input` (element by element), else 0, in the dtype of `input`. The gradient is zero."""
     dtype = _floating("bernoulli", None, input._layout.dtype)
     _check_probability("bernoulli", input if p is None else p)
     shape = tuple(input._layout.shape)
     work = dt.float64 if dtype is dt.float64 else dt.float32
     chance = cast(input.detach(), work) if p is None else (float(p), work)
-    result = cast(prim("lt", uniform(shape, work, generator), chance), dtype if out is None else out._layout.dtype)
+    found = cast(prim("lt", uniform(shape, work, generator), chance), dtype if out is None else out._layout.dtype)
+    result = linked(found, input if p is None else None)
     return result if out is None else written("bernoulli", result, out)
 
 

@@ -29,6 +29,14 @@ def _result(name: str, function: Callable[..., Any], args: Sequence[Any], keywor
         return error.meaning(name, args, keywords, function)
 
 
+def no_history(name: str) -> AutogradError:
+    """What `out=` of a function with an argument that requires a gradient raises."""
+    return AutogradError(
+        f"[{name}] {name}(): functions with out=... arguments don't support automatic differentiation, but one of the arguments requires grad: "
+        "expected none; assign the result, or call it under no_grad()"
+    )
+
+
 def stored(
     name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], out: Any, extra: Any = None, how: Any = None
 ) -> Any:
@@ -50,10 +58,7 @@ def stored(
             raise DTypeError(f"[{name}] expected out as a Tensor (or one for each result), got {described(target)}; leave it out to get a new one")
     state = local.state
     if state.grad and any(x.requires_grad if _is_sparse(x) else _is_tensor(x) and x._requires_grad for x in flat):
-        raise AutogradError(
-            f"[{name}] {name}(): functions with out=... arguments don't support automatic differentiation, but one of the arguments requires grad: "
-            "expected none; assign the result, or call it under no_grad()"
-        )
+        raise no_history(name)
     if keywords.get("dtype") is None and not any(_is_sparse(x) or _is_tensor(x) for x in flat[: -len(outs)]) and _takes_dtype(function):
         keywords = {**keywords, "dtype": outs[0].dtype}  # what makes numbers makes them in that type
     require_dtype(name, keywords, outs[0])

@@ -426,3 +426,15 @@ def test_out_dims_of_vmap() -> None:
         calque.vmap(lambda v: "word")(x)
     with pytest.raises(ValueError, match="expected out_dims of the structure"):
         calque.vmap(lambda v: (v, v), out_dims=(1,))(x)
+
+
+def test_an_index_of_every_slice() -> None:
+    """A 0-d index that differs between slices gathers; its values are not read, also where another transform is between."""
+    x, i = calque.arange(12.0).reshape(3, 4), calque.tensor([1, 3, 0])
+    assert vmap(lambda a, j: a[j])(x, i).tolist() == [1.0, 7.0, 8.0]
+    assert vmap(lambda a, j: a[j], (None, 0))(x, i % 3).tolist() == [x[1].tolist(), x[0].tolist(), x[0].tolist()]
+    assert vmap(func.grad(lambda a, j: a[j] ** 2))(x, i).tolist() == [[0, 2, 0, 0], [0, 0, 0, 14], [16, 0, 0, 0]]
+    values, tangents = vmap(lambda a: func.jvp(lambda b: b[(-b).argmax()] * b[b.argmax()], (a,), (calque.ones(4),)))(x)
+    assert values.tolist() == [0.0, 28.0, 88.0] and tangents.tolist() == [3.0, 11.0, 19.0]
+    with pytest.raises(BatchError, match=r"calling \.item\(\)"):
+        vmap(lambda a, j: a * j.item())(x, i)

@@ -26,6 +26,23 @@ def test_draws_follow_their_distributions(seed: int) -> None:
     assert abs(found.mean() - 3.0) < 0.15 and found.max() <= 10
 
 
+def test_draws_are_functions_of_their_parameters() -> None:
+    """With derivative zero, so that a program may differentiate by what was drawn around a tensor that requires a gradient."""
+    x, w = calque.rand(5).requires_grad_(), calque.ones(5, requires_grad=True)
+    draws = [calque.normal(x, 0.1), calque.normal(0.5, x), calque.normal(x, x), calque.bernoulli(x), x.bernoulli()]
+    for drawn in draws:
+        (gradient,) = calque.autograd.grad((drawn**2 * w).sum(), drawn)
+        assert gradient.tolist() == (2 * drawn).tolist()
+        into_x, into_w = calque.autograd.grad((drawn * w).sum(), (x, w))
+        assert not into_x.any() and into_w.tolist() == drawn.tolist()
+    assert not calque.normal(x.detach(), 0.1).requires_grad and not calque.bernoulli(x.detach()).requires_grad
+    with calque.no_grad():
+        assert not calque.normal(x, 0.1, out=calque.empty(5)).requires_grad
+    for call in (lambda: calque.normal(x, 0.1, out=calque.empty(5)), lambda: calque.bernoulli(x, out=calque.empty(5))):
+        with pytest.raises(RuntimeError, match="functions with out=... arguments don't support automatic differentiation"):
+            call()
+
+
 def test_equal_seeds() -> None:
     def draws() -> list[list[float]]:
         calque.manual_seed(7)

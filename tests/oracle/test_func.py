@@ -223,6 +223,9 @@ def indices(t, F, f, X, i, x):
         t.vmap(lambda a, j: a.clone().index_put((j,), t.ones(8)))(X, i), t.vmap(lambda a, j: a.gather(0, j))(x, i),
         t.vmap(lambda a, j: t.zeros(3).scatter_add(0, j, a[:2]))(x, i), t.vmap(lambda a, j: t.zeros(6, 8).index_add(0, j, a[:2]))(X, i),
         t.vmap(f.grad(lambda a, j: a[j].pow(2).sum()), (0, 0))(X, i), t.vmap(lambda a, j: a.index_select(1, j), (0, None))(X, i[1]),
+        t.vmap(lambda a, j: a[j])(X, i[:, 0]), t.vmap(lambda a, j: a[j, 1:3], (None, 0))(X[0], i[0]), t.vmap(lambda a, j: a[1:, j[0]])(X, i),
+        t.vmap(lambda a, j: a[j[0], j[1]])(X, i), t.vmap(lambda a: a[0, a[0].argmax()])(X),
+        t.vmap(t.vmap(lambda a, j: a[j]))(X, X[:, :, 0].long() * 0 + 5),
     )  # fmt: skip
 
 

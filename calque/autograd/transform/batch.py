@@ -162,6 +162,9 @@ class BatchFrame(Frame):
         storage.trace, storage.slot, storage.buffer, storage.home = self, self.count, None, batch
         self.count += 1
 
+    def varies(self, storage: Storage) -> bool:
+        return self.at < 0
+
     def read(self, storage: Storage, reason: str, awaited: bool) -> Any:
         if self.at >= 0:
             return self.below(_slice_buffer, storage.home, self.at, reason, awaited)

@@ -301,6 +301,11 @@ class DualFrame(Frame):
         found = [self._result(p, t if p._layout.dtype.category >= 2 else None) for p, t in zip(results, tree.flatten(moved)[0], strict=True)]
         return tree.unflatten(found, shape)
 
+    def varies(self, storage: Storage) -> bool:
+        meaning: Any = storage.home
+        below = meaning[0]._storage
+        return isinstance(below.trace, Frame) and below.trace.varies(below)
+
     def read(self, storage: Storage, reason: str, awaited: bool) -> Any:
         meaning: Any = storage.home
         value = meaning[0]

@@ -142,6 +142,10 @@ class Frame:
         """The buffer of a value of this frame."""
         raise NotImplementedError
 
+    def varies(self, storage: Storage) -> bool:
+        """Whether a value of this frame is another one for every slice of a batch, so that it has no number that could be read."""
+        return False
+
     def custom(self, function: type[Any], args: tuple[Any, ...]) -> Any:
         """The outputs of a function of the user's (`autograd.Function`) that says itself what this transform makes of it; else None."""
         return None
