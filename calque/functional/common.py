@@ -29,14 +29,23 @@ _LARGEST = 1 << 1023
 
 
 def method(*names: str) -> Callable[[Function], Function]:
-    """Attach a function to `Tensor` as methods of these names (its own name if none is given)."""
+    """Attach a function to `Tensor` as methods of these names (its own name if none is given). A private one that is an operator is called as that:
+    classes with a `__torch_function__` tell by the name what they are asked about."""
 
     def attach(function: Function) -> Function:
+        if names and names[0].startswith("__") and function.__name__[0] in "_<" and not function.__name__.startswith("__"):
+            called(function, names[0])
         for name in names or (function.__name__,):
             setattr(Tensor, name, function)
         return function
 
     return attach
+
+
+def called(function: Function, name: str) -> Function:
+    """The function, with the name that it has as a method in PyTorch."""
+    function.__name__ = function.__qualname__ = name
+    return function
 
 
 def attribute(name: str, get: Callable[[Any], Any], doc: str, put: Callable[[Any, Any], None] | None = None) -> None:

@@ -19,7 +19,7 @@ from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import Shape, broadcast_shapes
 from calque.base.text import type_name
 from calque.functional.checks import check_index, known_values
-from calque.functional.common import cast, is_scalar, is_tensor, method, operand, prim
+from calque.functional.common import called, cast, is_scalar, is_tensor, method, operand, prim
 from calque.functional.creation import as_tensor
 from calque.functional.options import filled, held, within
 from calque.functional.placing import beside_input
@@ -423,5 +423,5 @@ def _set_item(input: Tensor, index: Any, value: Any) -> None:
         assign(target, fitted("copy_", value, target._layout))
 
 
-method("__getitem__")(get)
-method("__setitem__")(set_item)
+method("__getitem__")(called(get, "__getitem__"))
+method("__setitem__")(called(set_item, "__setitem__"))

@@ -10,7 +10,7 @@ from typing import Any
 from calque.base.asked import LOCAL
 from calque.functional import arithmetic as ops
 from calque.functional.arithmetic import OPERATORS, Binary
-from calque.functional.common import method
+from calque.functional.common import called, method
 from calque.functional.subclasses import ask, of_operator, overriding
 from calque.functional.writing import old_value, own_result, write_back
 from calque.ops.opdef import get
@@ -21,8 +21,8 @@ RECIPROCAL = get("reciprocal")
 ORDINARY = (Tensor, int, float)  # operands whose classes need not be looked at
 
 
-def reflected(function: Binary, name: str) -> Binary:
-    """`b - a` for an operator method called as `a.__rsub__(b)`."""
+def reflected(function: Binary, name: str, operator: str) -> Binary:
+    """`b - a` for an operator method called as `a.__rsub__(b)`. `name`: of the primitive."""
     op = get(name)
 
     def apply(a: Any, b: Any) -> Any:
@@ -31,8 +31,7 @@ def reflected(function: Binary, name: str) -> Binary:
             return record(op, ((float(b), a._layout.dtype), a))
         return function(b, a)
 
-    apply.__name__ = f"r{function.__name__}"
-    return apply
+    return called(apply, f"__r{operator}__")
 
 
 def divided(a: Any, b: Any) -> Any:
@@ -53,8 +52,7 @@ def in_place(name: str, function: Binary) -> Binary:
         value = function(old_value(a, b), b)
         return value if value is NotImplemented else write_back(name, a, value)
 
-    apply.__name__ = f"i{name}"
-    return apply
+    return called(apply, f"__i{name}__")
 
 
 def _attach_operators() -> None:
@@ -65,14 +63,18 @@ def _attach_operators() -> None:
         "xor": (ops._xor, ""),
         "lshift": (ops._lshift, "shift_left"), "rshift": (ops._rshift, "shift_right"),
     }  # fmt: skip
+    method("__rdiv__")(called(divided, "__rdiv__"))
     for name, (plain, primitive) in table.items():
         function = OPERATORS.get(plain, plain)
         method(f"__{name}__")(function)
-        method(f"__r{name}__")(divided if name == "truediv" else reflected(function, primitive) if primitive else function)
+        method(f"__r{name}__")(divided if name == "truediv" else reflected(function, primitive, name) if primitive else function)
         method(f"__i{name}__")(in_place(name, function))
-    method("__rdiv__")(divided)
+    for name in ("floordiv", "and", "or", "xor", "lshift", "rshift"):  # which PyTorch has no other name for, where classes are asked
+        called(OPERATORS[table[name][0]], f"__{name}__")
+    called(ops.power, "pow")
     for name, function in (("lt", ops._lt), ("le", ops._le), ("gt", ops._gt), ("ge", ops._ge), ("eq", ops._eq), ("ne", ops._ne)):
         method(f"__{name}__")(OPERATORS[function])
+    called(OPERATORS[ops._eq], "__eq__")
     method("__neg__")(ops._negate)
     method("__pos__")(ops.positive)
 

@@ -103,3 +103,31 @@ def test_a_class_is_asked_about_what_was_called_with_what_it_was_given() -> None
             if about is not function and alias not in (name, getattr(function, "__name__", "")) or not all(same) or len(given) > len(args):
                 wrong.append(f"{type(x).__name__} {space}.{name}: asked about {alias} with {len(given)} of {len(args)} arguments")
     assert not wrong, "\n".join(wrong)
+
+
+USES = {
+    "x[0]": lambda x: x[0], "x[...] =": lambda x: x.__setitem__(0, 1.0), "len": len, "x == 1": lambda x: x == 1, "x ** 2": lambda x: x**2,
+    "2 ** x": lambda x: 2**x, "1 - x": lambda x: 1 - x, "1 / x": lambda x: 1 / x, "x // 2": lambda x: x // 2, "2 // x": lambda x: 2 // x,
+    "x % 2": lambda x: x % 2, "2 % x": lambda x: 2 % x, "x + 1": lambda x: x + 1, "1 * x": lambda x: 1 * x, "-x": lambda x: -x, "abs": abs,
+    "x & x": lambda x: x.bool() & x.bool(), "x | x": lambda x: x.bool() | x.bool(), "x ^ x": lambda x: x.bool() ^ x.bool(),
+    "x << 1": lambda x: x.int() << 1, "x >> 1": lambda x: x.int() >> 1, "x < 1": lambda x: x < 1, "x != 1": lambda x: x != 1,
+    "x @ x": lambda x: x @ x,
+    "bool": lambda x: bool(x.sum()), "float": lambda x: float(x.sum()), "int": lambda x: int(x.sum()), "1 in x": lambda x: 1.0 in x,
+    "repr": repr, "format": lambda x: f"{x}", "reversed": reversed, "x.eq(1)": lambda x: x.eq(1), "x.pow(2)": lambda x: x.pow(2),
+}  # fmt: skip
+
+
+def test_operators_are_asked_about_by_the_names_that_pytorch_says() -> None:
+    def asked(t: Any, use: Any) -> list[str]:
+        class Subclass(t.Tensor):
+            @classmethod
+            def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                names.append(func.__name__)
+                return super().__torch_function__(func, types, args, kwargs or {})
+
+        names: list[str] = []
+        use(t.ones(2, 2).as_subclass(Subclass))
+        return [name for name in names if name not in ("as_subclass", "__get__", "dim")]  # attributes are read without asking
+
+    for said, use in USES.items():
+        assert asked(calque, use) == asked(torch, use), said
