@@ -65,6 +65,7 @@ class Tensor(Attached):
 
 TENSOR_TYPES: set[Any] = {Tensor}
 _new: Any = object.__new__
+layout_of: Any = Tensor.__dict__["_layout"].__get__  # of an object of any class, also one whose objects are asked (`__torch_function__`)
 
 
 def register_type(cls: type) -> type:

@@ -26,7 +26,7 @@ from calque.replay.capture import Changes, abort
 from calque.replay.effects import gradients_matter
 from calque.report.history import watch_root
 from calque.report.losses import watch_loss
-from calque.tensor import TENSOR_TYPES, GradNode, OutputNode, Tensor, constant, function_node, record, wrap
+from calque.tensor import TENSOR_TYPES, GradNode, OutputNode, Tensor, constant, function_node, layout_of, record, wrap
 
 _hook_ids = count()
 
@@ -99,7 +99,7 @@ def _layout_at(t: Tensor | GradientEdge) -> Layout:
     if isinstance(target, OutputNode):
         target, index = target.next[0], target.index
     if isinstance(target, Tensor):
-        return target._layout
+        return layout_of(target)  # type: ignore[no-any-return]
     found: Layout = target.outputs[index] if isinstance(target, FunctionNode) else target.edge.layout
     return found
 
@@ -339,7 +339,7 @@ def _gradients(
 
 def _as_input(g: Any, t: Tensor) -> Any:
     """A gradient in its input's order of dims, as in PyTorch: that of `w` behind `x @ w.T` would be transposed, and have no `view(-1)`."""
-    if g.__class__ not in TENSOR_TYPES or not t._layout.upright or g._layout.upright:  # a sparse gradient has no order
+    if g.__class__ not in TENSOR_TYPES or not layout_of(t).upright or g._layout.upright:  # a sparse gradient has no order
         return g
     return RuleNamespace.functional.contiguous(g) if fills(tuple(g._layout.shape), g._layout.strides) else g
 

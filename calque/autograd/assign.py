@@ -17,7 +17,7 @@ from calque.record import recorder
 from calque.record.nodes import FunctionNode, GradNode
 from calque.record.recorder import local
 from calque.record.versions import Silent, silence
-from calque.tensor import Tensor, constant, function_node, record
+from calque.tensor import Tensor, constant, function_node, layout_of, record
 
 _SAFE = 1 << 50  # every type that numbers are put into has all up to here
 _PUT = {float32: (float, int), float64: (float, int), int64: (int,), bool_: (bool,)}  # numbers that are written as they are
@@ -183,7 +183,7 @@ def refresh_views(base: Tensor, written: Tensor | None) -> None:
         if not base._requires_grad:
             v._grad_fn, v._requires_grad = None, False
             continue
-        whole, view = base._layout, v._layout
+        whole, view = layout_of(base), layout_of(v)
         node = function_node(
             "AsStridedBackward0", (base,), (view,), lambda node, grads, whole=whole, view=view: (as_strided_backward(grads[0], whole, view),)
         )

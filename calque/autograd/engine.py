@@ -32,7 +32,7 @@ from calque.record.recorder import Storage, local
 from calque.record.state import State
 from calque.record.versions import modified
 from calque.replay.capture import abort
-from calque.tensor import TENSOR_TYPES, FunctionNode, GradNode, OutputNode, Tensor, constant, function_node, in_order, read, record, wrap
+from calque.tensor import TENSOR_TYPES, FunctionNode, GradNode, OutputNode, Tensor, constant, function_node, in_order, layout_of, read, record, wrap
 
 
 class SavedContext:
@@ -552,15 +552,15 @@ def _after_hook(hook: Any, gradient: Tensor) -> Any:
 
 def accumulate_grad(leaf: Tensor, gradient: Tensor) -> None:
     """Add to `leaf.grad`, or set it to a value of its own; then run the post-accumulate hooks."""
-    held = leaf._grad
+    held, view = leaf._grad, layout_of(leaf)
     if gradient.__class__ not in TENSOR_TYPES and held.__class__ in TENSOR_TYPES:  # a sparse one
         gradient = gradient.to_dense()  # type: ignore[attr-defined]
     if gradient.__class__ not in TENSOR_TYPES or (held is not None and held.__class__ not in TENSOR_TYPES):
         leaf._grad = gradient if held is None else total(held, gradient)
         _after_accumulation(leaf)
         return
-    if gradient._layout.device is not leaf._layout.device:
-        gradient = move(gradient, leaf._layout.device)
+    if gradient._layout.device is not view.device:
+        gradient = move(gradient, view.device)
     grad_mode = local.state.grad
     if held is not None:
         both = held + gradient
@@ -576,10 +576,10 @@ def accumulate_grad(leaf: Tensor, gradient: Tensor) -> None:
                 both = record(get("copy"), (both,))
             recorder.write(held._storage, held._layout, both._storage)  # in place: every alias of .grad sees it
     elif grad_mode and gradient._requires_grad:
-        upright = leaf._layout.upright and not gradient._layout.upright  # else a copy: the same value may be another leaf's
+        upright = view.upright and not gradient._layout.upright  # else a copy: the same value may be another leaf's
         leaf._grad = RuleNamespace.functional.contiguous(gradient) if upright else RuleNamespace.functional.clone(gradient)
-    elif not leaf._layout.upright and fills(tuple(leaf._layout.shape), leaf._layout.strides):
-        leaf._grad = in_order(gradient, leaf._layout)
+    elif not view.upright and fills(tuple(view.shape), view.strides):
+        leaf._grad = in_order(gradient, view)
     elif not gradient._layout.dense or gradient._layout is not gradient._storage.layout:
         gradient = record(get("copy"), (gradient,))
         leaf._grad = wrap(gradient._storage, gradient._layout)

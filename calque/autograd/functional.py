@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from calque.autograd.api import grad, zeros_like
 from calque.autograd.engine import RuleNamespace
 from calque.autograd.modes import enable_grad
+from calque.base.asked import ASKED, asking, plainly
 from calque.base.errors import AutogradError, DTypeError, ForwardModeError, ShapeError, StrategyError
 from calque.base.text import described, shown
 from calque.tensor import Tensor, upload, wrap
@@ -67,12 +68,31 @@ def _depend(name: str, gradients: tuple[Any, ...], strict: bool) -> None:
 
 
 def _fresh(x: Tensor, create_graph: bool) -> Tensor:
-    """An input whose gradient can be asked for: attached to x's history only if higher orders are wanted."""
+    """An input whose gradient can be asked for: attached to x's history only if higher orders are wanted. An object of a class that says what
+    functions mean (`__torch_function__`) makes it, so that the function is given one of its class."""
+    if x.__class__ in ASKED:
+        return _fresh_object(x, create_graph)
     if create_graph and x._requires_grad:
         return RuleNamespace.functional.view_as(x, x)  # type: ignore[no-any-return]
     alias: Tensor = wrap(x._storage, x._layout)
     alias._requires_grad = True
     return alias
+
+
+def _fresh_object(x: Tensor, create_graph: bool) -> Tensor:
+    with plainly():
+        attached = create_graph and x._requires_grad
+    with asking():
+        made: Tensor = x.view_as(x) if attached else x.detach()  # type: ignore[attr-defined]
+    with plainly():
+        made._requires_grad = True
+    return made
+
+
+def _called(func: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """What the program's function gives, in whose operations its classes are asked."""
+    with asking():
+        return func(*arguments)
 
 
 def _given(values: Any, like: tuple[Tensor, ...], name: str) -> tuple[Any, ...]:
@@ -121,9 +141,9 @@ def vjp(
     >>> calque.autograd.functional.vjp(lambda x: x * x, calque.tensor([1.0, 2.0]), calque.tensor([1.0, 1.0]))[1]
     tensor([2., 4.])
     """
-    with enable_grad():
+    with enable_grad(), plainly():
         arguments = _arguments(inputs, "vjp", create_graph)
-        outputs = func(*arguments)
+        outputs = _called(func, arguments)
         known = _outputs(outputs, "vjp", strict)
         found = _gradients("vjp", known, arguments, _given(v, known, "vjp"), create_graph, strict)
         if create_graph:
@@ -135,9 +155,9 @@ def jvp(
     func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
     """(outputs, Jacobian-vector product): v of the inputs' shape -> one tensor per output. By differentiating a vjp twice."""
-    with enable_grad():
+    with enable_grad(), plainly():
         arguments = _arguments(inputs, "jvp", create_graph)
-        outputs = func(*arguments)
+        outputs = _called(func, arguments)
         known = _outputs(outputs, "jvp", strict)
         vectors = _given(v, arguments, "jvp")
         dummies = tuple(_fresh(zeros_like(out), False) for out in known)
@@ -164,9 +184,9 @@ def jacobian(
         made = tuple([_unpack(row, isinstance(inputs, Tensor)) for row in rows])
         return _close(made if isinstance(found[0], tuple) else made[0], False)
     stack = RuleNamespace.functional.stack
-    with enable_grad():
+    with enable_grad(), plainly():
         arguments = _arguments(inputs, "jacobian", create_graph)
-        outputs = func(*arguments)
+        outputs = _called(func, arguments)
         rows = []
         for out in _outputs(outputs, "jacobian", strict):
             shape, count = tuple(out._layout.shape), out._layout.numel
@@ -236,10 +256,11 @@ def hessian(
 
     def first_order(*arguments: Any) -> Any:
         out = func(*arguments)
-        _require_scalar("hessian", out)
-        _outputs(out, "hessian", strict)
-        found = _gradients("hessian", out, arguments, None, True, strict)
-        _depend("hessian", found, strict)
+        with plainly():
+            _require_scalar("hessian", out)
+            _outputs(out, "hessian", strict)
+            found = _gradients("hessian", out, arguments, None, True, strict)
+            _depend("hessian", found, strict)
         return _unpack(found, isinstance(inputs, Tensor))
 
     return jacobian(first_order, inputs, create_graph=create_graph, strict=strict)
@@ -254,9 +275,9 @@ def _require_scalar(name: str, out: Any) -> None:
 
 
 def _second_product(name: str, func: Callable[..., Any], inputs: Any, v: Any, create_graph: bool, strict: bool) -> tuple[Any, Any]:
-    with enable_grad():
+    with enable_grad(), plainly():
         arguments = _arguments(inputs, name, create_graph)
-        out = func(*arguments)
+        out = _called(func, arguments)
         _require_scalar(name, out)
         _outputs(out, name, strict)
         vectors = _given(v, arguments, name)

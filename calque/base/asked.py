@@ -27,6 +27,16 @@ class plainly:
         LOCAL.off -= 1
 
 
+class asking:
+    """A `with` block inside of such a block in which they are asked again: around a function of the program's own."""
+
+    def __enter__(self) -> None:
+        self.before, LOCAL.off = LOCAL.off, 0
+
+    def __exit__(self, *_: object) -> None:
+        LOCAL.off = self.before
+
+
 def ordinary(x: T) -> T:
     """An object of such a class as an ordinary tensor; anything else as it is."""
     made = ASKED.get(x.__class__)

@@ -19,6 +19,7 @@ from calque.functional.common import is_tensor, method
 from calque.functional.creation import from_numpy
 from calque.functional.formats import clone
 from calque.functional.memory import export, own_buffer
+from calque.functional.subclasses import instead
 from calque.functional.views import detach, int_tuple
 from calque.record.recorder import local
 from calque.replay.effects import gradients_matter
@@ -228,7 +229,7 @@ def _rebuild(values: Any, dtype: dt.DType, shape: tuple[int, ...], requires_grad
 
 
 def _of_class(made: Tensor, cls: type) -> Tensor:
-    return made if cls is Tensor else made.as_subclass(cls)  # type: ignore[attr-defined,no-any-return]
+    return made if cls is Tensor else instead(made, cls)  # type: ignore[no-any-return]
 
 
 def _rebuild_of_class(cls: type, plain: tuple[Any, ...], attributes: dict[str, Any]) -> Tensor:

@@ -18,7 +18,7 @@ from calque.base.errors import DTypeError, NotDense, no_tensor
 from calque.base.text import shown
 from calque.functional.common import method
 from calque.observe.source import inside_package
-from calque.tensor import Tensor, wrap
+from calque.tensor import Tensor, alias, wrap
 
 METHOD = "__torch_function__"
 
@@ -41,7 +41,7 @@ def _of_pytorch(func: Any) -> bool:
 
 def _converted(found: Any, cls: Any) -> Any:
     if type(found) is Tensor:
-        return as_subclass(found, cls)
+        return instead(found, cls)
     if isinstance(found, (tuple, list)) and any(isinstance(x, (Tensor, tuple, list)) for x in found):
         parts = [_converted(x, cls) for x in found]
         return type(found)(*parts) if hasattr(found, "_fields") else type(found)(parts)
@@ -54,9 +54,17 @@ def disabled(func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwa
         return func(*args, **(kwargs or {}))
 
 
+def instead(t: Tensor, cls: type) -> Any:
+    """What takes the place of a new tensor as an object of a class: it has its memory, its history and its base."""
+    with plainly():
+        made = wrap(t._storage, t._layout, cls) if t._base is None else alias(t, t._layout, cls)
+        made._requires_grad, made._grad_fn = t._requires_grad, t._grad_fn
+    return made
+
+
 @method()
 def as_subclass(input: Tensor, cls: Any) -> Any:
-    """The tensor as an object of a subclass of `Tensor`: the same memory and history.
+    """The tensor as an object of a subclass of `Tensor`: a view of all of it, with gradients.
 
     >>> import calque
     >>> class Named(calque.Tensor):
@@ -67,9 +75,7 @@ def as_subclass(input: Tensor, cls: Any) -> Any:
     if not isinstance(cls, type) or not issubclass(cls, Tensor):
         raise DTypeError(f"[as_subclass] expected a subclass of Tensor, got {shown(cls)}")
     with plainly():
-        made = wrap(input._storage, input._layout, cls)
-        made._requires_grad, made._grad_fn, made._base = input._requires_grad, input._grad_fn, input._base
-    return made
+        return instead(Tensor.view_as(input, input), cls)  # type: ignore[attr-defined]
 
 
 def ask(function: Any, given: Iterable[Any], args: Sequence[Any], keywords: Mapping[str, Any], final: bool = False) -> Any:
@@ -98,7 +104,7 @@ def _within_another(final: bool) -> bool:
         while frame.f_code.co_name == "answer":
             frame = frame.f_back
         frame = frame.f_back
-    while frame is not None and inside_package(frame.f_code.co_filename):
+    while frame is not None and inside_package(frame.f_code.co_filename) and "asking" not in frame.f_code.co_names:  # what that calls is asked about
         if "answer" in frame.f_code.co_names and "." not in getattr(frame.f_locals.get("function"), "__qualname__", "."):
             return True
         frame = frame.f_back

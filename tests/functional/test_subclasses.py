@@ -362,3 +362,78 @@ def test_a_class_is_asked_about_writes_of_its_objects_into_tensors() -> None:
     CALLS.clear()
     x[0] = value
     assert [calque.Tensor.__setitem__.__name__] == CALLS and x.tolist() == [3.0, 0.0]
+
+
+def test_a_view_of_another_class() -> None:
+    """Gradients go through it to a leaf, and writes to either side show in the other with theirs."""
+    for one, other in ((calque.Tensor, Plain), (Plain, calque.Tensor), (Plain, Other)):
+        leaf = calque.tensor([1.0, 2.0]).as_subclass(one).requires_grad_()
+        seen = leaf.as_subclass(other)
+        assert not seen.is_leaf and leaf.is_leaf and seen.requires_grad
+        for times in (1, 2):
+            calque.autograd.backward((seen * seen).sum().as_subclass(calque.Tensor), retain_graph=True)
+            assert leaf.grad.as_subclass(calque.Tensor).tolist() == [2.0 * times, 4.0 * times]
+        with calque.no_grad():
+            assert not leaf.as_subclass(other).requires_grad
+        x = calque.ones(2, requires_grad=True)
+        for write in (lambda a, b: a.mul_(5), lambda a, b: b.mul_(5)):
+            made = (x * 1).as_subclass(one)
+            seen = made.as_subclass(other)
+            write(made, seen)
+            for t in (made, seen):
+                (found,) = calque.autograd.grad(t.as_subclass(calque.Tensor).sum(), x, retain_graph=True)
+                assert t.tolist() == [5.0, 5.0] and found.tolist() == [5.0, 5.0]
+        whole = calque.zeros(2).as_subclass(one)
+        seen = whole.as_subclass(other)
+        whole.add_(x)
+        assert seen.requires_grad and calque.autograd.grad(seen.as_subclass(calque.Tensor).sum(), x)[0].tolist() == [1.0, 1.0]
+    leaf = calque.ones(2).as_subclass(Plain).requires_grad_()
+    assert calque.autograd.grad((leaf.as_subclass(calque.Tensor) ** 2).sum(), [leaf])[0].tolist() == [2.0, 2.0]
+    for copied in (copy.deepcopy(leaf), pickle.loads(pickle.dumps(leaf))):
+        assert type(copied) is Plain and copied.is_leaf and copied.requires_grad
+
+
+def test_results_that_are_views_follow_their_base() -> None:
+    x, w = plain(2, 3), calque.ones(3, 2, requires_grad=True)
+    turned = x.t()
+    x.t().add_(w)
+    assert type(turned) is Plain and calque.equal(turned.as_subclass(calque.Tensor), x.t().as_subclass(calque.Tensor))
+    assert calque.autograd.grad(turned.as_subclass(calque.Tensor).sum(), w)[0].tolist() == [[1.0, 1.0]] * 3
+
+
+def test_functional_derivatives_hand_the_class_on() -> None:
+    """`autograd.functional` asks nobody itself: a function is given objects of the class of its inputs, whose methods it may call."""
+
+    class Doubling(Plain):
+        def twice(self) -> Any:
+            return self * 2
+
+    derivatives = calque.autograd.functional
+    x, one = calque.tensor([1.0, 2.0]).as_subclass(Doubling), calque.ones(2)
+    for given in (x, x.detach().requires_grad_()):
+        for further in (False, True):
+            twice: Any = lambda a: a.twice()  # noqa: E731
+            square: Any = lambda a: (a.twice() * a).sum()  # noqa: E731
+            found = [
+                derivatives.jacobian(twice, given, create_graph=further), derivatives.vjp(twice, given, one, create_graph=further)[1],
+                derivatives.jvp(twice, given, one, create_graph=further)[1], derivatives.hessian(square, given, create_graph=further),
+                derivatives.hvp(square, given, one, create_graph=further)[1], derivatives.vhp(square, given, one, create_graph=further)[1],
+            ]  # fmt: skip
+            diagonal = lambda k: [[k, 0.0], [0.0, k]]  # noqa: E731
+            assert [t.tolist() for t in found] == [diagonal(2.0), [2.0, 2.0], [2.0, 2.0], diagonal(4.0), [4.0, 4.0], [4.0, 4.0]]
+
+
+def test_operators_are_asked_about_by_their_names() -> None:
+    x = calque.ones(2, 2).as_subclass(Logged)
+    uses: dict[str, Any] = {
+        "__getitem__": lambda: x[0], "__setitem__": lambda: operator.setitem(x, 0, 1.0), "__len__": lambda: len(x), "__eq__": lambda: x == 1,
+        "pow": lambda: x**2, "__rpow__": lambda: 2**x, "__rsub__": lambda: 1 - x, "__rdiv__": lambda: 1 / x, "__floordiv__": lambda: x // 2,
+        "__and__": lambda: x.bool() & True, "__lshift__": lambda: x.int() << 1, "__bool__": lambda: bool(x[0, 0]),
+        "__float__": lambda: float(x[0, 0]),
+        "__contains__": lambda: 1.0 in x, "__repr__": lambda: repr(x), "__deepcopy__": lambda: copy.deepcopy(x), "__format__": lambda: f"{x}",
+        "__array__": lambda: x.__array__(), "add": lambda: x + 1, "sub": lambda: x - 1, "matmul": lambda: x @ x, "lt": lambda: x < 1,
+    }  # fmt: skip
+    for name, use in uses.items():
+        CALLS.clear()
+        use()
+        assert name in CALLS, (name, CALLS)
