@@ -258,11 +258,15 @@ def of_scalar(value: bool | int | float | complex) -> DType:
     return int64 if isinstance(value, int) else _default_float
 
 
+OF_PYTHON: dict[Any, DType] = {float: float64, int: int64, bool: bool_, complex: complex128}  # where a type of Python stands for a dtype
+
+
 class FInfo:
     """Limits of a floating type, as `torch.finfo`; for a complex type those of its parts."""
 
-    def __init__(self, dtype: DType | None = None) -> None:
-        kind = (dtype or _default_float).to_real() if dtype is None or isinstance(dtype, DType) else dtype
+    def __init__(self, dtype: DType | type | None = None) -> None:
+        given = _default_float if dtype is None else OF_PYTHON.get(dtype, dtype) if isinstance(dtype, type) else dtype
+        kind = given.to_real() if isinstance(given, DType) else given
         if not isinstance(kind, DType) or kind.category != 2 or kind.nameless:
             raise DTypeError(f"[finfo] torch.finfo() requires a floating point input type, got {shown(dtype)}; use calque.iinfo for integers")
         self.dtype = kind.name
@@ -281,7 +285,8 @@ class FInfo:
 class IInfo:
     """Limits of an integer type, as `torch.iinfo`."""
 
-    def __init__(self, dtype: DType) -> None:
+    def __init__(self, dtype: DType | type) -> None:
+        dtype = OF_PYTHON.get(dtype, dtype) if isinstance(dtype, type) else dtype
         if not isinstance(dtype, DType) or dtype.category != 1 or dtype.nameless:
             raise DTypeError(f"[iinfo] torch.iinfo() requires an integer input type, got {shown(dtype)}; use calque.finfo for floats")
         info = np.iinfo(dtype.np)

@@ -124,7 +124,7 @@ def dtype_of(dtype: Any, op: str) -> dt.DType:
     if isinstance(dtype, dt.DType):
         return dtype
     if isinstance(dtype, type):
-        simple = {float: dt.float64, int: dt.int64, bool: dt.bool_, complex: dt.complex128}.get(dtype)
+        simple = dt.OF_PYTHON.get(dtype)
         if simple is not None:
             return simple
     try:

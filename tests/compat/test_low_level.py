@@ -266,3 +266,46 @@ def test_samples_of_gamma_and_dirichlet_distributions() -> None:
     assert calque.allclose(shares.sum(-1), calque.ones(4000)) and calque.allclose(shares.mean(0), concentration[0] / 9.5, atol=0.02)
     with pytest.raises(ValueError, match="expected no generator"):
         torch._standard_gamma(concentration, generator=calque.Generator())
+
+
+def test_what_libraries_of_minimisers_take_from_the_inside() -> None:
+    """A line search over any function, the older `vmap`, and the parts of which PyTorch makes Jacobians."""
+    search = face("torch.optim.lbfgs")
+    assert search.LBFGS is calque.optim.LBFGS
+    assert search._cubic_interpolate(0.0, 1.0, -1.0, 2.0, 0.5, 0.3) == pytest.approx(1.3333333333333335)
+
+    def bowl(x: calque.Tensor, t: float, d: calque.Tensor) -> tuple[calque.Tensor, calque.Tensor]:
+        return ((x + t * d - 3) ** 2).sum(), 2 * (x + t * d - 3)
+
+    x = calque.zeros(2, dtype=calque.float64)
+    value, gradient = bowl(x, 0.0, x)
+    found, slope, step, calls = search._strong_wolfe(bowl, x, 1.0, -gradient, value, gradient, -gradient.dot(gradient))
+    assert (float(found), slope.tolist(), step, calls) == (0.0, [0.0, 0.0], 0.5, 2)
+    with pytest.raises(ValueError, match=r"\[_strong_wolfe\] expected c1=0.0001 and c2=0.9"):
+        search._strong_wolfe(bowl, x, 1.0, -gradient, value, gradient, -18.0, c1=0.5)
+    inside = face("torch.autograd.functional")
+    assert inside.jacobian is calque.autograd.functional.jacobian
+    first, second = inside._construct_standard_basis_for((calque.ones(1), calque.ones(2, dtype=calque.float64)), (1, 2))
+    assert first.tolist() == [[1], [0], [0]] and second.tolist() == [[0, 0], [1, 0], [0, 1]] and second.dtype is calque.float64
+    with pytest.raises(ValueError, match=r"expected tensors and as many sizes, got 1 and 2"):
+        inside._construct_standard_basis_for((x,), (1, 2))
+    assert inside._as_tuple((x,), "inputs", "f") == (True, (x,)) and inside._as_tuple(x) == (False, (x,))
+    with pytest.raises(TypeError, match=r"\[f\] expected a Tensor or a tuple of Tensors as inputs, got"):
+        inside._as_tuple(3, "inputs", "f")
+    assert inside._tuple_postprocess(((1,), (2,)), (True, False)) == (1, 2) and inside._tuple_postprocess((3,), False) == 3
+    assert not inside._grad_postprocess((calque.ones(1, requires_grad=True),), False)[0].requires_grad
+    batched = face("torch._vmap_internals")
+    assert batched._vmap(lambda a: a * 2)(calque.ones(2)).tolist() == [2, 2] and batched.vmap is calque.func.vmap
+    with pytest.raises(ValueError, match="expected allow_none_pass_through=False, got True"):
+        batched._vmap(lambda a: a, allow_none_pass_through=True)
+    torch = face("torch")
+    assert torch._has_compatible_shallow_copy_type(x, calque.ones(3)) and not torch._has_compatible_shallow_copy_type(x, x.to_sparse())
+
+
+def test_types_of_python_have_limits() -> None:
+    """`finfo(float)` is that of float64, `iinfo(int)` that of int64, as where such a type stands for a dtype."""
+    assert calque.finfo(float).eps == calque.finfo(complex).eps == calque.finfo(calque.float64).eps
+    assert calque.iinfo(int).max == calque.iinfo(calque.int64).max
+    for wrong in (lambda: calque.finfo(int), lambda: calque.finfo(bool), lambda: calque.iinfo(float), lambda: calque.iinfo(str)):
+        with pytest.raises(TypeError, match="info"):
+            wrong()

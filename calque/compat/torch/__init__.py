@@ -29,7 +29,8 @@ __all__ = [
     "Future", "PyTorchFileWriter", "ScriptFunction", "ScriptModule", "fork", "wait",
     "SymBool", "SymFloat", "SymInt",
     "TypedStorage", "UntypedStorage", "__config__", "__future__", "__version__", "_assert", "_assert_async",
-    "_check", "_check_index", "_shape_as_tensor", "clear_autocast_cache", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype", "has_cuda",
+    "_check", "_check_index", "_has_compatible_shallow_copy_type",
+    "_shape_as_tensor", "clear_autocast_cache", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype", "has_cuda",
     "is_autocast_cpu_enabled", "_check_is_size", "_check_not_implemented", "_check_tensor_all", "_check_type", "_check_value", "_check_with",
     "_convert_indices_from_coo_to_csr", "_convert_indices_from_csr_to_coo", "_is_functional_tensor", "_mkldnn", "_sync", "_utils_internal", "classes",
     "compiled_with_cxx11_abi", "cond", "get_deterministic_debug_mode", "get_device_module", "get_num_interop_threads", "has_lapack", "has_mkl",
@@ -127,6 +128,11 @@ def _check_not_implemented(cond: Any, message: Any = None) -> None:
 
 def _check_tensor_all(cond: Any, message: Any = None) -> None:
     _check_with(RuntimeError, bool(cond.all().item()), message)
+
+
+def _has_compatible_shallow_copy_type(input: Any, from_: Any) -> bool:
+    """Whether a tensor's `.data` may be set to another one: both are on a device, and dense or sparse in the same way."""
+    return bool(input.device == from_.device and input.layout == from_.layout)
 
 
 def _shape_as_tensor(input: Any) -> Any:
