@@ -29,8 +29,12 @@ def as_strided_backward(g: Tensor, whole: Layout, view: Layout) -> Tensor:
         count = -(-whole.nbytes // view.dtype.itemsize)
         values = record(get("update_add"), (_zeros(dense_layout((count,), view.dtype, view.device)), g), _relative(view, whole))
         return record(get("view_as"), (values,), (tuple(whole.shape), contiguous_strides(tuple(whole.shape)), 0, whole.dtype))
+    place = _place(view, whole)
+    if place is None:
+        block, origin = _block(whole)
+        return record(get("view"), (record(get("update_add"), (_zeros(block), g), _within(view, block, origin)),), _within(whole, block, origin))
     zeros = record(get("full"), ((0.0, g._layout.dtype),), (tuple(whole.shape),))
-    return record(get("update_add"), (zeros, g), _relative(view, whole))
+    return record(get("update_add"), (zeros, g), place)
 
 
 def _zeros(view: Layout) -> Tensor:
@@ -128,6 +132,8 @@ def _rebase(t: Tensor, base: Tensor, old: GradNode | None, value: Tensor) -> Non
     def backward(node: GradNode, grads: Sequence[Any]) -> Sequence[Any]:
         g = grads[0]
         outside = inside = None
+        if same and _place(view, whole) is None:
+            return _through_memory(g, whole, view, node)
         if node.next[0] is not None:
             outside = record(get("update" if same else "update_as"), (g, _zeros(view)), _relative(view, whole))
         if node.next[1] is not None:
@@ -155,15 +161,46 @@ def written_by(t: Tensor, node: GradNode) -> None:
 
 def _relative(view: Layout, whole: Layout) -> tuple[Any, ...]:
     """Attributes of `view` over the dense value of `whole` (both address the same storage)."""
+    found = _place(view, whole if whole.dense or whole.dtype is view.dtype else _as_elements_of(whole, view.dtype))
+    if found is None:
+        raise _leaves()
+    return found
+
+
+def _place(view: Layout, whole: Layout) -> tuple[Any, ...] | None:
+    """The same; None where a view of another order of dims has no strides over the dense value, as all elements of a transposed matrix in a row."""
     if whole.dense:
         return (tuple(view.shape), view.strides, view.offset)
-    if whole.dtype is not view.dtype:
-        whole = _as_elements_of(whole, view.dtype)
     steps = [stride if extent > 1 else 0 for extent, stride in zip(view.shape, view.strides, strict=True)]
-    found = within_dense(tuple(whole.shape), whole.strides, (*steps, view.offset - whole.offset))
-    if found is None:
-        raise AutogradError("[in-place] expected a view inside its base, got one that leaves it; write to the base or call .contiguous() first")
-    return (tuple(view.shape), found[:-1], found[-1])
+    found = within_dense(tuple(whole.shape), whole.strides, tuple(view.shape), (*steps, view.offset - whole.offset))
+    return None if found is None else (tuple(view.shape), found[:-1], found[-1])
+
+
+def _leaves() -> AutogradError:
+    return AutogradError("[in-place] expected a view inside its base, got one that leaves it; write to the base or call .contiguous() first")
+
+
+def _block(whole: Layout) -> tuple[Layout, int]:
+    """The memory from the first to the last element of a tensor, as a dense value, and where it begins."""
+    count = 1 + sum((extent - 1) * stride for extent, stride in zip(whole.shape, whole.strides, strict=True)) if whole.numel else 0
+    return dense_layout((count,), whole.dtype, whole.device), whole.offset
+
+
+def _within(view: Layout, block: Layout, origin: int) -> tuple[Any, ...]:
+    """Attributes of a view over such a block."""
+    last = view.offset + sum((extent - 1) * stride for extent, stride in zip(view.shape, view.strides, strict=True))
+    if view.numel and not (origin <= view.offset and last < origin + block.numel):
+        raise _leaves()
+    return (tuple(view.shape), view.strides, view.offset - origin)
+
+
+def _through_memory(g: Tensor, whole: Layout, view: Layout, node: GradNode) -> tuple[Any, Any]:
+    """The gradients of a base outside of a view that was written to, and inside of it, taken from `g` laid out as the base is in memory."""
+    block, origin = _block(whole)
+    own, part = _within(whole, block, origin), _within(view, block, origin)
+    laid = record(get("update"), (_zeros(block), g), own)
+    outside = record(get("view"), (record(get("update"), (laid, _zeros(view)), part),), own) if node.next[0] is not None else None
+    return outside, record(get("view"), (laid,), part) if node.next[1] is not None else None
 
 
 def _as_elements_of(whole: Layout, dtype: DType) -> Layout:

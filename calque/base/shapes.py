@@ -280,25 +280,31 @@ def view_bounds(shape: Shape, strides: Shape, offset: int) -> tuple[int, int]:
     return low, high
 
 
-def within_dense(shape: Shape, strides: Shape, steps: Sequence[int]) -> Shape | None:
-    """Storage distances `steps` between elements of a view with `shape` and `strides`, as distances in its dense copy. None if some step is
-    no combination of the strides.
+def within_dense(shape: Shape, strides: Shape, extents: Shape, steps: Sequence[int]) -> Shape | None:
+    """Where a part of a view with `shape` and `strides` is in its dense copy: its storage distances `steps`, and that of its first element
+    behind them, as distances there. `extents`: of the part. None where it has no strides there: some step is no combination of the view's, or
+    the part begins in front of the view, or goes on from the end of one dim of it into the next.
 
-    >>> within_dense((2, 3), (1, 2), (1, 2, 5))      # one row, one column, one row and two columns
-    (3, 1, 5)
+    >>> within_dense((2, 3), (1, 2), (2, 2), (1, 2, 2))      # one row, one column; from the second column on
+    (3, 1, 1)
+    >>> within_dense((2, 3), (1, 2), (3,), (1, 0)) is None   # down the first column and into the second
+    True
     """
+    if steps[-1] < 0:
+        return None
     dense = contiguous_strides(shape)
     order = sorted((d for d in range(len(shape)) if shape[d] > 1 and strides[d] > 0), key=lambda d: -strides[d])
-    result = []
-    for step in steps:
+    result, reach = [], dict.fromkeys(order, 0)
+    for step, times in zip(steps, (*[n - 1 for n in extents], 1), strict=True):
         total = 0
         for d in order:
             count, step = divmod(step, strides[d])
             total += count * dense[d]
+            reach[d] += count * times
         if step:
             return None
         result.append(total)
-    return tuple(result)
+    return None if any(reach[d] >= shape[d] for d in order) else tuple(result)
 
 
 def fills(shape: Shape, strides: Shape) -> bool:
