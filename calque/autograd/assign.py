@@ -28,7 +28,7 @@ def as_strided_backward(g: Tensor, whole: Layout, view: Layout) -> Tensor:
     if view.dtype is not whole.dtype:
         count = -(-whole.nbytes // view.dtype.itemsize)
         values = record(get("update_add"), (_zeros(dense_layout((count,), view.dtype, view.device)), g), _relative(view, whole))
-        return record(get("view_as"), (values,), (tuple(whole.shape), contiguous_strides(tuple(whole.shape)), 0, whole.dtype))
+        return _seen_as(values, whole)
     place = _place(view, whole)
     if place is None:
         block, origin = _block(whole)
@@ -132,7 +132,7 @@ def _rebase(t: Tensor, base: Tensor, old: GradNode | None, value: Tensor) -> Non
     def backward(node: GradNode, grads: Sequence[Any]) -> Sequence[Any]:
         g = grads[0]
         outside = inside = None
-        if same and _place(view, whole) is None:
+        if _place(view, whole if same else _as_elements_of(whole, view.dtype)) is None:
             return _through_memory(g, whole, view, node)
         if node.next[0] is not None:
             outside = record(get("update" if same else "update_as"), (g, _zeros(view)), _relative(view, whole))
@@ -196,11 +196,22 @@ def _within(view: Layout, block: Layout, origin: int) -> tuple[Any, ...]:
 
 def _through_memory(g: Tensor, whole: Layout, view: Layout, node: GradNode) -> tuple[Any, Any]:
     """The gradients of a base outside of a view that was written to, and inside of it, taken from `g` laid out as the base is in memory."""
-    block, origin = _block(whole)
-    own, part = _within(whole, block, origin), _within(view, block, origin)
-    laid = record(get("update"), (_zeros(block), g), own)
-    outside = record(get("view"), (record(get("update"), (laid, _zeros(view)), part),), own) if node.next[0] is not None else None
+    same = whole.dtype is view.dtype
+    shown = whole if same else _as_elements_of(whole, view.dtype)
+    block, origin = _block(shown)
+    own, part = _within(shown, block, origin), _within(view, block, origin)
+    laid = record(get("update"), (_zeros(block), g if same else _seen_as(g, shown)), own)
+    outside = None
+    if node.next[0] is not None:
+        outside = record(get("view"), (record(get("update"), (laid, _zeros(view)), part),), own)
+        outside = outside if same else _seen_as(outside, whole)
     return outside, record(get("view"), (laid,), part) if node.next[1] is not None else None
+
+
+def _seen_as(t: Tensor, like: Layout) -> Tensor:
+    """A dense value as one of the shape and type of a layout: complex numbers as their parts, or the other way round."""
+    shape = tuple(like.shape)
+    return record(get("view_as"), (t,), (shape, contiguous_strides(shape), 0, like.dtype))
 
 
 def _as_elements_of(whole: Layout, dtype: DType) -> Layout:

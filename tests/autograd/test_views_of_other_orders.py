@@ -82,3 +82,13 @@ def test_a_write_that_leaves_its_base_is_refused() -> None:
     part.as_strided((3,), (2,), 1).mul_(x)
     with pytest.raises(AutogradError, match=r"\[in-place\] expected a view inside its base, got one that leaves it"):
         part.sum().backward()
+
+
+def test_parts_of_complex_numbers() -> None:
+    """Every second part, in the order of memory: those are the real parts."""
+    leaf = calque.complex(calque.arange(6.0), calque.ones(6)).view(2, 3).t().detach().requires_grad_()
+    base, factor = leaf.clone(), calque.tensor(3.0, requires_grad=True)
+    calque.view_as_real(base).permute(1, 0, 2).reshape(-1)[::2].mul_(factor)
+    assert base.real.t().reshape(-1).tolist() == [0.0, 3.0, 6.0, 9.0, 12.0, 15.0]
+    (calque.view_as_real(base).sum()).backward()
+    assert calque.view_as_real(leaf.grad).tolist() == [[[3.0, 1.0]] * 2] * 3 and float(factor.grad) == 15.0
