@@ -152,7 +152,8 @@ class Optimizer:
     _stepping = 0  # the thread that is in `step`
     _opt_called = False
     _departures = 0  # of all models, when it last looked for parameters of its own among them
-    _updates: Any = None  # see `optim.again`
+    _updates: Any = None  # see `optim/updates.py`
+    _pieces: Any = None
     _given: list[list[float]] | None = None  # numbers of the groups, for an update whose replay has asked for them already
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -3,7 +3,8 @@
 The update of a step is a function of the options, the parameters, gradients and state tensors it finds, and of a few numbers that change from step to
 step (`Optimizer.step_numbers`). The second step that finds the same at the same place of the trace is recorded, later ones are replays: the
 same operations, with other numbers. Where something is unusual the update runs as it is written. Behind steps that never repeat it is a program of
-its own, which does repeat.
+its own, which does repeat. Where each step finds gradients of other parameters (experts that are not asked, layers that are dropped) no whole update
+is met again: then those that have had gradients at the same steps are updated together, by a program for each such piece.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from calque.optim.parts import update
 from calque.record.live import plain
 from calque.record.numbers import scalar_tag
 from calque.record.recorder import flush, local, record_from_here
-from calque.replay.stretches import Stretch, StretchCounts, Stretches, generalised, possible, replay, takes_constants, watch
+from calque.replay.stretches import STRANGE, Stretch, StretchCounts, Stretches, generalised, possible, replay, takes_constants, watch
 from calque.tensor import TENSOR_TYPES
 
 _FREE = ("params", "lr", "initial_lr", "param_names")  # what an update takes from `step_numbers` or does not look at
@@ -24,13 +25,55 @@ _OPTIONS = (bool, int, str, type(None))
 _PACKAGE = __name__.rpartition(".")[0]
 
 
+_REASON = "optimizer.step"
+LEAST = 2  # parameters of a piece, on the average: programs for fewer are not worth starting one by one
+
+
+class Piece:
+    """Parameters of a group that have had gradients at the same steps."""
+
+    __slots__ = ("group", "parameters", "table")
+
+    def __init__(self, group: int, parameters: list[Any]) -> None:
+        self.group, self.parameters, self.table = group, parameters, Stretches()
+
+
+class Pieces:
+    """All parameters of an optimizer in pieces. `strange`: steps in a row at which others had gradients than at any that is remembered."""
+
+    __slots__ = ("strange", "known", "pieces")
+
+    def __init__(self) -> None:
+        self.strange = 0
+        self.known: tuple[int, ...] = ()
+        self.pieces: list[Piece] = []
+
+    def cut(self, optimizer: Any) -> list[Piece]:
+        """Cut each piece of which some have gradients and some have none; those that have."""
+        groups = optimizer.param_groups
+        known = tuple([id(p) for group in groups for p in (group, *group["params"])])
+        if known != self.known:  # whose parameters the pieces keep alive
+            self.known, self.pieces = known, [Piece(k, list(group["params"])) for k, group in enumerate(groups)]
+        found = []
+        for piece in self.pieces:
+            there = [p for p in piece.parameters if p._grad is not None]
+            if 0 < len(there) < len(piece.parameters):
+                found += [Piece(piece.group, there), Piece(piece.group, [p for p in piece.parameters if p._grad is None])]
+            else:
+                found.append(piece)
+        self.pieces = found
+        return [piece for piece in found if piece.parameters and piece.parameters[0]._grad is not None]
+
+
 class Update:
-    """What the update of a step depends on: `parts` compared with those of a recording, `cells` the storages, by group its parameters."""
+    """What the update of some parameters depends on: `parts` compared with those of a recording, `cells` the storages, by group the parameters that
+    have gradients. `scopes`: groups, and which of their parameters it is about."""
 
-    __slots__ = ("parts", "cells", "groups")
+    __slots__ = ("parts", "cells", "groups", "scopes")
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: Any, scopes: list[tuple[dict[str, Any], list[Any]]]) -> None:
         state = local.state
+        self.scopes = scopes
         self.parts: list[Any] = [type(optimizer).update_group, state.autocast, state.device, get_default_dtype()]
         self.cells: list[Any] = []
         self.groups: list[tuple[dict[str, Any], list[Any]]] = []
@@ -38,11 +81,11 @@ class Update:
     def collect(self, optimizer: Any) -> bool:
         """Look at everything; False if something is unusual."""
         parts, cells, states = self.parts, self.cells, optimizer.state
-        for group in optimizer.param_groups:
+        for group, given in self.scopes:
             if not self._options(group):
                 return False
             parameters = []
-            for p in group["params"]:
+            for p in given:
                 g = p._grad
                 if g is None:
                     parts.append(None)
@@ -121,13 +164,17 @@ class Update:
             finally:
                 optimizer._given = None
             return
-        replay(macro, local.state.trace, self.cells, known)
+        if not macro.ending or macro.start_directly(self.cells, known) is None:
+            replay(macro, local.state.trace, self.cells, known)
         StretchCounts.replays += 1
 
-    @staticmethod
-    def _as_written(optimizer: Any) -> None:
-        for group in optimizer.param_groups:
-            update(optimizer, group)
+    def _as_written(self, optimizer: Any) -> None:
+        for group, parameters in self.scopes:
+            whole, group["params"] = group["params"], parameters
+            try:
+                update(optimizer, group)
+            finally:
+                group["params"] = whole
 
 
 def update_again(optimizer: Any) -> bool:
@@ -138,7 +185,7 @@ def update_again(optimizer: Any) -> bool:
         return False
     if "update_group" in optimizer.__dict__ or "step_numbers" in optimizer.__dict__:  # put there by somebody
         return False
-    update = Update(optimizer)
+    update = Update(optimizer, [(group, group["params"]) for group in optimizer.param_groups])
     try:
         usual = update.collect(optimizer)
     except NotDense:  # a sparse gradient
@@ -148,14 +195,41 @@ def update_again(optimizer: Any) -> bool:
     table = optimizer._updates
     if table is None:
         table = optimizer._updates = Stretches()
+        optimizer._pieces = Pieces()
     if table.alone():
-        flush("optimizer.step")
-        record_from_here(state, "optimizer.step")
-    stretch = table.here(update.parts)
+        flush(_REASON)
+        record_from_here(state, _REASON)
+    stretch, pieces = table.here(update.parts), optimizer._pieces
+    pieces.strange = pieces.strange + 1 if not stretch.calls else 0
     if stretch.macro is not None and stretch.macro.fits(state.trace, update.cells):
         update.replay(optimizer, stretch)
     elif stretch.due():
         update.record(optimizer, stretch)
     else:
+        return pieces.strange > STRANGE and _by_pieces(optimizer, pieces, update)
+    return True
+
+
+def _by_pieces(optimizer: Any, pieces: Pieces, whole: Update) -> bool:
+    """Update piece by piece; False if they are too many for that."""
+    state = local.state
+    found = pieces.cut(optimizer)
+    if sum([len(parameters) for _, parameters in whole.groups]) < LEAST * len(found):
         return False
+    for piece in found:
+        part = Update(optimizer, [(optimizer.param_groups[piece.group], piece.parameters)])
+        part.collect(optimizer)  # nothing is unusual, or the whole would be
+        if state.trace.n or state.trace.cur.parent is not None:
+            flush(_REASON)
+            record_from_here(state, _REASON)
+        stretch = piece.table.here(part.parts)
+        macro = stretch.macro
+        if macro is not None and macro.fits(state.trace, part.cells):
+            part.replay(optimizer, stretch)
+        elif stretch.due():
+            part.record(optimizer, stretch)
+            if stretch.macro is not None:
+                stretch.macro.ending = _REASON  # each is started as soon as it is recorded
+        else:
+            part._as_written(optimizer)
     return True
