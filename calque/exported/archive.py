@@ -199,11 +199,15 @@ def _ints(value: Any) -> bool:
     return type(value) is tuple and all(map(_int, value))
 
 
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 _KINDS: dict[str, _Kind] = {
     "shape": _ints, "strides": _ints, "dims": _ints, "stride": _ints, "padding": _ints, "dilation": _ints, "input_hw": _ints, "kernel_hw": _ints,
     "offset": _int, "dim": _int, "groups": _int, "index": _int, "start": _int, "stop": _int, "n": _int, "size": _int,
     "keepdim": lambda value: type(value) is bool, "causal": lambda value: type(value) is bool, "descending": lambda value: type(value) is bool,
-    "inverse": lambda value: type(value) is bool, "scale": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "inverse": lambda value: type(value) is bool, "scale": _number, "alpha": _number, "beta": _number,
     "value": lambda value: isinstance(value, int | float | bool), "dtype": lambda value: isinstance(value, DType),
     "part": lambda value: type(value) is str, "turned": lambda value: type(value) in (bool, tuple),
     "skip": lambda value: isinstance(value, int | bool) or value is None,

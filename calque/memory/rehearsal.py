@@ -294,7 +294,6 @@ def _lowered(plan: Plan, always: bool) -> Form:
         return Form(source, source, None)
     passes, target = compiler(), backend()
     structure = Structure(source)
-    launches = structure.launches(target)
-    if launches is None:
-        launches = passes.lowered_once(structure.described, source, target)
+    sized = structure.launches(target)
+    launches = passes.lowered_once(structure.described, source, target) if sized is None else sized.result()
     return Form(source, passes.simplified(source, target.narrow), passes.placed(launches, target.workspace_bytes))
