@@ -252,7 +252,8 @@ def _plus_product(op: str, input: Tensor, a: Tensor, b: Tensor, beta: Any, alpha
     if kind.compute is kind:
         return _combine(op, input, _matmul(a, b), beta, alpha)
     _require_kind(op, input, kind)
-    if beta == 0 or any(factor.__class__ in LIVE or not is_number(factor) for factor in (alpha, beta)):
+    if any(factor.__class__ in LIVE or not is_number(factor) or abs(factor) != 1 for factor in (alpha, beta)):
+        # As attributes, factors that differ from step to step would make a program of every step.
         wide = kind.compute
         return cast(_combine(op, cast(input, wide), _matmul(cast(a, wide), cast(b, wide)), beta, alpha), kind)
     return prim("addmm", a, b, input, float(alpha), float(beta))

@@ -140,3 +140,19 @@ def test_a_product_plus_something_is_rounded_once(name: str, kind: str) -> None:
             for mine, true in gradients:
                 limit = 4 * half * float(true.abs().max())
                 np.testing.assert_allclose(mine.double().numpy(), true.numpy(), rtol=4 * half, atol=limit)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16"])
+def test_factors_may_differ_at_every_step(kind: str) -> None:
+    """They are numbers that a program is handed: one program does for all."""
+    c, a, b = [calque.ones(130, 130).to(getattr(calque, kind)) for _ in range(3)]
+
+    def step(factor: float) -> float:
+        return float((calque.addmm(c, a, b, alpha=factor, beta=-factor) + calque.baddbmm(c[None], a[None], b[None], beta=factor)).sum().item())
+
+    for k in range(20):
+        step(0.3 + k / 64)
+    before = calque.stats()["programs"]
+    for k in range(20):
+        step(0.65 + k / 64)
+    assert calque.stats()["programs"] == before
