@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import accumulate
@@ -100,16 +100,22 @@ def _in_time_order(spans: list[Span]) -> tuple[list[int], int]:
 def stacked(spans: Sequence[Span], order: Sequence[int]) -> tuple[list[int], int]:
     """Each above all before it in this order that are needed at the same time: right for any sizes, whatever they were when the order was chosen."""
     offsets, ends = [0] * len(spans), [0] * len(spans)
-    top: list[int] = []  # those that nothing is above so far
-    for number, k in enumerate(order):
-        below: list[int] = []  # without what stands below one of these: that one's end is the higher
-        for j in reversed(order[:number]):
-            if _together(spans[k], spans[j]) and not any(_together(spans[b], spans[j]) for b in below):
-                below.append(j)
-        offsets[k] = reduce(largest, [ends[j] for j in below], 0)
+    tops = [-1] * max([s.last + 1 for s in spans], default=0)  # at every time the place in `order` of what nothing is above so far
+
+    def height(places: Iterable[int]) -> Any:
+        """The highest end among these tops. Below a later one at any time means below its end."""
+        highest: list[int] = []
+        for place in sorted({*places} - {-1}, reverse=True):
+            if not any(_together(spans[order[place]], spans[k]) for k in highest):
+                highest.append(order[place])
+        return reduce(largest, [ends[k] for k in highest], 0)
+
+    for place, k in enumerate(order):
+        life = slice(spans[k].first, spans[k].last + 1)
+        offsets[k] = height(tops[life])
         ends[k] = offsets[k] + _aligned(spans[k].nbytes)
-        top = [j for j in top if j not in below] + [k]
-    return offsets, reduce(largest, [ends[j] for j in top], 0)
+        tops[life] = [place] * len(tops[life])
+    return offsets, height(tops)
 
 
 def _together(a: Span, b: Span) -> bool:
