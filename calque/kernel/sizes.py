@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from calque.base.cache import Cache, forgetful
+from calque.base.config import settings
 from calque.base.dtypes import DType
 from calque.ir.symint import PLAIN, Guarded, Sizes, SymInt
 from calque.kernel.loops import LoopKernel
@@ -264,6 +265,18 @@ class Found:
         return self.variant.template.assembled([size(k) for k in range(len(self.numbers))])
 
 
+def _variant(rows: Sequence[Row], again: Again, free: int, result: Any) -> Variant | None:
+    """See `Variant`; None if it does not give this result, or if something in `again` takes no symbols: a program must not fail for that."""
+    try:
+        made = Variant(rows, again, free)
+        numbers = made.numbers(rows[-1])
+        return made if numbers is not None and made.template.assembled(numbers) == result else None
+    except Exception:
+        if settings.verify:
+            raise
+        return None
+
+
 class Family:
     """The programs of one structure: their last sizes, the numbers of their variants, and what became of those that came."""
 
@@ -273,7 +286,7 @@ class Family:
         self.count = 0  # of variants that there were
         self.shelved = 0  # those that were read from the shelf, or put there
         self.all_read = False  # whether the shelf had no more
-        self.made = self.hits = self.planned = 0
+        self.made = self.hits = self.planned = 0  # variants that were to be made, programs that one held for, programs that none did
         self.reason: Any = None  # why the last program had to be lowered: the variant that was tried first, and which guard of it did not hold
         self.reasons: set[Any] = set()
 
@@ -383,14 +396,13 @@ class Families:
             if not new or len(family.rows) < 2 or not family.worth_another():
                 return
             rows = list(family.rows)
-        variant = Variant(rows, again, described.free)
-        numbers = variant.numbers(row)
-        if numbers is None or variant.template.assembled(numbers) != result:
+            family.made += 1  # also if nothing comes of it: then it is not tried again at every program
+        variant = _variant(rows, again, described.free, result)
+        if variant is None:
             self.refused += 1
             return
         with self._lock:
             self.variants.keep((key, family.add()), variant, variant.template.nbytes)
-            family.made += 1
             at = family.shelved if family.all_read else VARIANTS
             family.shelved += at < VARIANTS
         if shelf is not None and at < VARIANTS:

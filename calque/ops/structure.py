@@ -14,7 +14,7 @@ from calque.ops import BUILTIN
 
 SIZES = ("shape", "strides", "offset", "input_hw")  # attributes that are sizes
 _INT = frozenset({int})
-_VERSION = 2  # of the format: the last one whose bytes depend on the values alone, and not on how often they are referred to
+VERSION = 2  # of the format: the last one whose bytes depend on the values alone, and not on how often they are referred to
 _PLACES: dict[str, tuple[int, ...]] = {op.name: tuple([k for k, name in enumerate(op.attrs) if name in SIZES]) for op in BUILTIN}
 
 
@@ -34,7 +34,7 @@ class Description:
 
     def whole(self) -> bytes:
         """Everything that the passes read of the program."""
-        return self.structure + marshal.dumps(self.sizes, _VERSION)
+        return self.structure + marshal.dumps(self.sizes, VERSION)
 
 
 def describe(program: Program) -> Description | None:
@@ -64,7 +64,7 @@ def describe(program: Program) -> Description | None:
         rows.append((op.name, n.inputs, attrs, len(n.shape), n.dtype.name))
     checks = tuple([c.value for c in program.checks])
     try:
-        structure = marshal.dumps((rows, program.outputs, tuple(sorted(program.donated)), program.updates, checks, program.late), _VERSION)
+        structure = marshal.dumps((rows, program.outputs, tuple(sorted(program.donated)), program.updates, checks, program.late), VERSION)
     except ValueError:  # an attribute that is an object
         return None
     return Description(structure, tuple(sizes))

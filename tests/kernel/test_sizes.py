@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,14 @@ from hypothesis import strategies as st
 
 import calque
 from calque import nn
-from calque.backend.cpu import contract, sized
+from calque.backend.cpu import backend, contract, sized
 from calque.base.config import settings
 from calque.kernel.arena import pack, stacked, stacking
 from calque.kernel.memory import Span
 from calque.kernel.sizes import FAMILIES, VARIANTS, Found
 from calque.ops.structure import describe, with_sizes
 from calque.record import recorder, trie
-from calque.run import dispatch
+from calque.run import dispatch, pipeline
 from tests.fuzz.sizes import checked, families, program
 from tests.kernel.programs import Build
 from tests.kernel.random_programs import random_program
@@ -109,6 +110,52 @@ def test_programs_of_other_sizes_are_linked_without_asking_what_they_will_call(m
         step(n)
         calque.synchronize()
     assert len(asked) == before, asked
+
+
+def test_what_takes_no_symbols_is_planned_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program must not fail because something in the planning of others does not know symbols, nor is that found out again at every program."""
+    sizes = [40, 33, 57, 61, 47, 91, 83, 39, 58, 73, 52, 87, 46, 77, 65, 81]
+    tries: list[str] = []
+
+    def refusing(name: str) -> Any:
+        def refused(*given: Any) -> Any:
+            tries.append(name)
+            raise TypeError("no symbols")
+
+        return refused
+
+    expected = list(map(trainer(), sizes))
+    for known in (FAMILIES, sized.ARRANGED):
+        known.known.clear()
+        known.variants.clear()
+    monkeypatch.setattr(settings, "verify", False)
+    for name, module in (("lower", pipeline), ("arrange", sized)):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "_again", refusing(name))
+            trie.forget()
+            assert list(map(trainer(), sizes)) == expected
+        assert 0 < tries.count(name) < len(sizes)
+    monkeypatch.setattr(settings, "verify", True)
+    fresh, described = families(), [describe(program(3, (n, 5, 7), 10)) for n in (8, 12)]  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="no symbols"):
+        for each in described:
+            fresh.learn(each, "", None, refusing("told"))  # type: ignore[arg-type]
+
+
+def test_what_an_executable_was_compiled_from_does_not_depend_on_what_was_tuned_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps on the host find their values by it."""
+    made: list[Any] = []
+    compiled = sized.compile_sized
+    monkeypatch.setattr(backend, "compile_sized", lambda found: made.append((compiled(found), found)) or made[-1][0])
+    step = trainer()
+    for n in (40, 33, 57, 61, 47, 91, 83, 39, 58, 73):
+        step(n)
+        calque.synchronize()
+    executable, found = made[-1]
+    calls = sized.calls_of(found)
+    whole = sized.from_nothing(found.result(), calls).arranged.arena_bytes
+    monkeypatch.setattr(sized, "calls_of", lambda found: [replace(call, workspace=call.workspace + 4096) for call in calls])
+    assert calls and executable.schedule.arena_bytes <= executable.linked.arena_bytes == whole
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8), st.integers(0, 5000)), min_size=1, max_size=12)

@@ -9,7 +9,7 @@ say are further numbers. Twin: `arranged`.
 from __future__ import annotations
 
 import marshal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -25,7 +25,7 @@ from calque.kernel.arena import placed_in_order, stacking, with_workspaces
 from calque.kernel.memory import Lowered
 from calque.kernel.schedule import Schedule
 from calque.kernel.sizes import Families, Found
-from calque.ops.structure import Description
+from calque.ops.structure import VERSION, Description
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,13 @@ def compile_sized(launches: Found) -> CpuExecutable:
     """An executable of launches that follow from those of other sizes."""
     calls = calls_of(launches)
     found = arguments(launches, calls, ARRANGED)
-    return CpuExecutable(partial(_schedule, launches, found.order), linked(found.arranged))
+    return CpuExecutable(partial(_schedule, launches, _rooms(calls), found.order), linked(found.arranged))
 
 
-def _schedule(launches: Found, order: tuple[int, ...]) -> Schedule:
-    """What such an executable was compiled from; hardly anybody asks."""
-    return placed_in_order(_spacious(launches.result(), calls_of(launches)), order)
+def _schedule(launches: Found, rooms: Sequence[int], order: tuple[int, ...]) -> Schedule:
+    """What such an executable was compiled from; hardly anybody asks. Its contractions are not asked again: tuned ones may want another workspace by
+    then, and values would be looked for where they are not."""
+    return placed_in_order(_spacious(launches.result(), rooms), order)
 
 
 def calls_of(launches: Found) -> list[CallFacts]:
@@ -80,17 +81,21 @@ def arguments(launches: Found, calls: list[CallFacts], known: Families) -> Argum
 
 def from_nothing(lowered: Lowered, calls: list[CallFacts], order: tuple[int, ...] | None = None) -> Arguments:
     """The arguments of some launches, whose spans are stacked in this order if there is one."""
-    spacious = _spacious(lowered, calls)
+    spacious = _spacious(lowered, _rooms(calls))
     order = stacking(list(spacious.spans)) if order is None else order
     return Arguments(arranged(placed_in_order(spacious, order), calls), order)
 
 
-def _spacious(lowered: Lowered, calls: list[CallFacts]) -> Lowered:
-    """Some launches with the workspaces of their contractions. Convolutions have one even if they want nothing, so that whether they do decides
-    nothing."""
+def _rooms(calls: list[CallFacts]) -> tuple[int, ...]:
+    """Bytes of the workspace of each contraction. Convolutions have one even if they want nothing, so that whether they do decides nothing."""
+    return tuple([call.workspace + LEAST_ROOM * call.roomy for call in calls])
+
+
+def _spacious(lowered: Lowered, rooms: Sequence[int]) -> Lowered:
+    """Some launches with workspaces of so many bytes."""
     steps = native_contractions(lowered.steps)
-    rooms = {(step.kind, id(step.spec), step.dtype): call.workspace + LEAST_ROOM * call.roomy for step, call in zip(steps, calls, strict=True)}
-    return with_workspaces(lowered, lambda kind, spec, dtype: rooms.get((kind, id(spec), dtype), 0))
+    of = {(step.kind, id(step.spec), step.dtype): room for step, room in zip(steps, rooms, strict=True)}
+    return with_workspaces(lowered, lambda kind, spec, dtype: of.get((kind, id(spec), dtype), 0))
 
 
 def _described(launches: Found, calls: list[CallFacts]) -> Description | None:
@@ -100,7 +105,7 @@ def _described(launches: Found, calls: list[CallFacts]) -> Description | None:
     if not {int}.issuperset(map(type, launches.numbers)):
         return None
     ways = [(len(call.words), call.grid is None, sorted(call.ways), call.roomy) for call in calls]
-    return Description(marshal.dumps((launches.variant.serial, target_key(), ways)), (*launches.numbers, *free), len(free))
+    return Description(marshal.dumps((launches.variant.serial, target_key(), ways), VERSION), (*launches.numbers, *free), len(free))
 
 
 def _again(launches: Found, calls: list[CallFacts], order: tuple[int, ...], size: Callable[[int], Any]) -> Arguments:
