@@ -234,12 +234,12 @@ class Guarded:
         """The function with this state. Raises `ValueError` if it is none."""
         made = cls.__new__(cls)
         made._set(*state)
-        places, top = len(made.constants) + len(made.order), len(OPERATIONS) + LEFT_FLOAT + RIGHT_FLOAT
+        places, flags = len(made.constants) + len(made.order), LEFT_FLOAT + RIGHT_FLOAT
         for k, (operation, a, b) in enumerate(_rows(made.steps, 3)):
-            _require(0 <= operation < top, 0 <= a < places + k, 0 <= b < places + k)
+            _require(0 <= operation & ~flags < len(_ARITHMETIC), 0 <= a < places + k, 0 <= b < places + k)
         places += len(made.steps) // 3
         for operation, a, b, answer in _rows(made.guards, 4):
-            _require(0 <= operation < top, 0 <= a < places, 0 <= b < places, 0 <= answer <= 1)
+            _require(len(_ARITHMETIC) <= operation & ~flags < len(OPERATIONS), 0 <= a < places, 0 <= b < places, 0 <= answer <= 1)
         for place, is_float in (*_rows(made.results, 2), *_rows(made.hashed, 2)):
             _require(0 <= place < places, 0 <= is_float <= 1)
         _require(*[len(table) % width == 0 for table, width in ((made.steps, 3), (made.guards, 4), (made.results, 2), (made.hashed, 2))])

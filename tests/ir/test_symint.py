@@ -178,7 +178,7 @@ def test_numbers_that_do_not_fit_together_are_no_function() -> None:
     _, guarded = traced(lambda n: (n + 4) * n if n > 3 else n, 10)
     state = guarded.state()
     for table in range(2, 6):
-        for wrong in ([99] * 12, [-1] * 12, [0]):
+        for wrong in ([99] * 12, [-1] * 12, [0], [13, 0, 0] * 4):
             with pytest.raises(ValueError, match="numbers that do not fit"):
                 Guarded.of([*state[:table], wrong, *state[table + 1 :]])
 
