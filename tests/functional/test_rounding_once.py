@@ -110,6 +110,8 @@ SUMS: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., Any]]] = {
     "conv_transpose2d by two in groups": (((128,), (2, 64, 12, 12), (64, 64, 2, 2)), lambda c, a, b: F.conv_transpose2d(a, b, c, 2, groups=2)),
     "conv_transpose2d with gaps": (((48,), (2, 64, 12, 12), (64, 48, 1, 1)), lambda c, a, b: F.conv_transpose2d(a, b, c, 3)),
     "conv_transpose1d": (((6,), (3, 4, 30), (4, 6, 5)), lambda c, a, b: F.conv_transpose1d(a, b, c, 2)),
+    "conv3d": (((6,), (2, 4, 5, 7, 7), (6, 4, 3, 3, 3)), lambda c, a, b: F.conv3d(a, b, c, padding=1)),
+    "conv_transpose3d": (((6,), (2, 4, 3, 7, 7), (4, 6, 3, 3, 3)), lambda c, a, b: F.conv_transpose3d(a, b, c, 2)),
     "conv3d of one step": (((6,), (2, 4, 3, 7, 7), (6, 4, 1, 3, 3)), lambda c, a, b: F.conv3d(a, b, c)),
 }
 

@@ -194,13 +194,14 @@ def conv3d(
     x = pad(x, (0, 0, 0, 0, pd, pd)) if pd else x
     batch, channels, depth = x._layout.shape[0], x._layout.shape[1], x._layout.shape[2]
     steps = weight._layout.shape[2]
+    if steps > 1:
+        x, weight = wide(x), wide(weight)  # parts that were rounded might cancel each other
     out_depth = (depth - dd * (steps - 1) - 1) // sd + 1
     result: Any = None
     for step in range(steps):
         slab = x[:, :, step * dd : step * dd + (out_depth - 1) * sd + 1 : sd]
         images = T.reshape(T.permute(slab, (0, 2, 1, 3, 4)), (batch * out_depth, channels, *x._layout.shape[3:]))
-        part = conv2d(images, weight[:, :, step], bias if steps == 1 else None, tuple(s2), tuple(p2), tuple(d2), groups)
-        part = wide(part) if steps > 1 else part  # the sum of parts is rounded once
+        part = _convolve("conv2d", 2, images, weight[:, :, step], bias if steps == 1 else None, tuple(s2), tuple(p2), tuple(d2), groups)
         result = part if result is None else result + part
     result = T.permute(T.reshape(result, (batch, out_depth, *result._layout.shape[1:])), (0, 2, 1, 3, 4))
     return cast(result if bias is None or steps == 1 else result + T.reshape(wide(bias), (1, -1, 1, 1, 1)), input._layout.dtype)

@@ -16,7 +16,7 @@ from calque.functional.common import cast
 from calque.functional.declared import public
 from calque.functional.precision import lower_precision
 from calque.nn.functional.checks import check_norm, require_dtype, require_filled
-from calque.nn.functional.conv import _check_bias, _check_ranks, conv1d, conv_transpose2d, sizes
+from calque.nn.functional.conv import _check_bias, _check_ranks, _transpose, conv1d, sizes
 from calque.nn.functional.current import current
 from calque.nn.functional.padding import pad
 from calque.nn.functional.pooling import (
@@ -298,14 +298,15 @@ def conv_transpose3d(
     if 0 in (depth, height, width):
         raise ShapeError(f"[{op}] Only zero batch or zero channel inputs are supported, but got input shape: {list(input._layout.shape)}")
     taps = weight._layout.shape[2]
-    images = T.reshape(T.permute(input, (0, 2, 1, 3, 4)), (batch * depth, channels, height, width))
+    images = T.reshape(T.permute(wide(input), (0, 2, 1, 3, 4)), (batch * depth, channels, height, width))
+    whole = wide(weight)  # parts that were rounded might cancel each other
     reach = (depth - 1) * ss + dd * (taps - 1) + 1
     out_depth = reach - 2 * pp + oo
     if out_depth < 1:
         raise ShapeError(f"[{op}] expected a positive output size, got depth {out_depth} from input {tuple(input._layout.shape)}; use less padding")
     total: Any = None
     for tap in range(taps):
-        part = wide(conv_transpose2d(images, weight[:, :, tap], None, tuple(s), tuple(p), tuple(o), groups, tuple(d)))  # their sum is rounded once
+        part = _transpose("conv_transpose2d", 2, images, whole[:, :, tap], None, tuple(s), tuple(p), tuple(o), groups, tuple(d))
         part = T.permute(T.reshape(part, (batch, depth, *part._layout.shape[1:])), (0, 2, 1, 3, 4))
         if ss > 1:
             n, c, _, h, w = part._layout.shape
