@@ -286,7 +286,7 @@ class Family:
         self.count = 0  # of variants that there were
         self.shelved = 0  # those that were read from the shelf, or put there
         self.all_read = False  # whether the shelf had no more
-        self.made = self.hits = self.planned = 0  # variants that were to be made, programs that one held for, programs that none did
+        self.attempts = self.hits = self.planned = 0  # variants that were to be made, programs that one held for, programs that none did
         self.reason: Any = None  # why the last program had to be lowered: the variant that was tried first, and which guard of it did not hold
         self.reasons: set[Any] = set()
 
@@ -304,9 +304,9 @@ class Family:
         known = not self.variants or self.reason in self.reasons
         if len(self.reasons) < REASONS:
             self.reasons.add(self.reason)
-        if self.made < EAGER and self.planned % EACH == 0:
+        if self.attempts < EAGER and self.planned % EACH == 0:
             return True
-        return known and (self.made < FEW or self.hits > self.made * PAID or not self.planned & (self.planned - 1))
+        return known and (self.attempts < FEW or self.hits > self.attempts * PAID or not self.planned & (self.planned - 1))
 
 
 class Shelf(Protocol):
@@ -396,7 +396,7 @@ class Families:
             if not new or len(family.rows) < 2 or not family.worth_another():
                 return
             rows = list(family.rows)
-            family.made += 1  # also if nothing comes of it: then it is not tried again at every program
+            family.attempts += 1  # also if nothing comes of it: then it is not tried again at every program
         variant = _variant(rows, again, described.free, result)
         if variant is None:
             self.refused += 1

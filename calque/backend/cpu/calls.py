@@ -15,15 +15,15 @@ from calque.ops.routines import flops
 @dataclass(frozen=True, slots=True)
 class CallFacts:
     """`words` behind the addresses of a call, bytes of its `workspace`, its work in `flops`, the `grid` as which loops may follow its result part by
-    part (None: they may not), and the `ways` that it takes (see `contract/ways.py`). `roomy`: whether calls of its kind want a workspace, if not for
-    these sizes then for others."""
+    part (None: they may not), and the `ways` that it takes (see `contract/ways.py`). `takes_workspace`: whether calls of its
+    kind want one, if not for these sizes then for others."""
 
     words: tuple[int, ...]
     workspace: int
     flops: int
     grid: Grid | None
     ways: frozenset[str]
-    roomy: bool
+    takes_workspace: bool
 
 
 def call_of(kind: str, spec: Any, dtype: str, native: contract.Contraction) -> CallFacts:

@@ -37,7 +37,7 @@ class Arguments:
     order: tuple[int, ...]
 
 
-LEAST_ROOM = 128  # bytes of a workspace that is not wanted
+UNWANTED_WORKSPACE = 128  # bytes of a workspace that is not wanted
 ARRANGED = Families(Cache("sizes of launches", 2_000, 1 / 256), Cache("arguments for all sizes", 2_000, 3 / 256))
 
 
@@ -88,7 +88,7 @@ def from_nothing(lowered: Lowered, calls: list[CallFacts], order: tuple[int, ...
 
 def _rooms(calls: list[CallFacts]) -> tuple[int, ...]:
     """Bytes of the workspace of each contraction. Convolutions have one even if they want nothing, so that whether they do decides nothing."""
-    return tuple([call.workspace + LEAST_ROOM * call.roomy for call in calls])
+    return tuple([call.workspace + UNWANTED_WORKSPACE * call.takes_workspace for call in calls])
 
 
 def _spacious(lowered: Lowered, rooms: Sequence[int]) -> Lowered:
@@ -104,7 +104,7 @@ def _described(launches: Found, calls: list[CallFacts]) -> Description | None:
     free = [number for call in calls for number in (call.workspace, call.flops, *(call.grid or ()), *call.words)]
     if not {int}.issuperset(map(type, launches.numbers)):
         return None
-    ways = [(len(call.words), call.grid is None, sorted(call.ways), call.roomy) for call in calls]
+    ways = [(len(call.words), call.grid is None, sorted(call.ways), call.takes_workspace) for call in calls]
     return Description(marshal.dumps((launches.variant.serial, target_key(), ways), VERSION), (*launches.numbers, *free), len(free))
 
 
@@ -119,5 +119,5 @@ def _again(launches: Found, calls: list[CallFacts], order: tuple[int, ...], size
     for call in calls:
         workspace, flops = several((call.workspace, call.flops))
         grid = None if call.grid is None else several(call.grid)
-        symbols.append(CallFacts(several(call.words), workspace if call.roomy else 0, flops, grid, call.ways, call.roomy))
+        symbols.append(CallFacts(several(call.words), workspace if call.takes_workspace else 0, flops, grid, call.ways, call.takes_workspace))
     return from_nothing(lowered, symbols, order)
