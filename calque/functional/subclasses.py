@@ -206,6 +206,7 @@ def _asking(name: str) -> Callable[..., Any]:
         return ask(of_operator(name), (self, *args, *keywords.values()), (self, *args), keywords)
 
     call.__name__ = call.__qualname__ = name
+    call.__dict__["asks"] = True
     return call
 
 

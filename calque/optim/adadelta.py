@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from calque.optim.methods import state_of
 from calque.optim.optimizer import Optimizer, check_common, check_range, gradient, replace, slot
 
 
@@ -62,3 +63,18 @@ class Adadelta(Optimizer):
             replace(square, v)
             replace(moved, moved * rho + (delta * delta) * (1.0 - rho))
             replace(p, p - delta * lr)
+
+    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+        """`update_group` in PyTorch's calls; see `optim.methods`."""
+        lr, rho, eps, decay = (float(group[k]) for k in ("lr", "rho", "eps", "weight_decay"))
+        state = self.state[p]
+        self.count_step(p)
+        if decay:
+            g = g.add(p, alpha=decay)
+        square, moved = state_of(state, "square_avg", p), state_of(state, "acc_delta", p)
+        square.mul_(rho).addcmul_(g, g, value=1.0 - rho)
+        spread = square.add(eps).sqrt_()
+        delta = moved.add(eps).sqrt_()
+        delta.div_(spread).mul_(g)
+        moved.mul_(rho).addcmul_(delta, delta, value=1.0 - rho)
+        p.add_(delta, alpha=-lr)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from calque.functional.common import is_tensor
+from calque.optim.methods import maximum, state_of
 from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, cycles, gradient, replace, root, slot
 
 
@@ -77,6 +78,24 @@ class Adam(Optimizer):
                 replace(largest, v)
             denominator = v.sqrt() * inverse + eps  # a vector quotient by a number would be a third of the update's time
             replace(p, value - (m / denominator) * rate)
+
+    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+        """`update_group` in PyTorch's calls; see `optim.methods`."""
+        lr, eps, decay = (float(group[k]) for k in ("lr", "eps", "weight_decay"))
+        beta1, beta2 = map(float, group["betas"])
+        state, t = self.state[p], self.count_step(p)
+        mean, square = state_of(state, "exp_avg", p), state_of(state, "exp_avg_sq", p)
+        largest = state_of(state, "max_exp_avg_sq", p) if group["amsgrad"] else None
+        if decay and group["decoupled_weight_decay"]:
+            p.mul_(1.0 - lr * decay)
+        elif decay:
+            g = g.add(p, alpha=decay)
+        mean.lerp_(g, 1.0 - beta1)
+        square.mul_(beta2).addcmul_(g, g, value=1.0 - beta2)
+        if largest is not None:
+            square = maximum(largest, square, out=largest)
+        denominator = (square.sqrt() / root(1.0 - beta2**t)).add_(eps)
+        p.addcdiv_(mean, denominator, value=-lr / (1.0 - beta1**t))
 
 
 class AdamW(Adam):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from calque.optim.methods import maximum, state_of
 from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, gradient, replace, slot
 
 
@@ -60,3 +61,15 @@ class Adamax(Optimizer):
             replace(mean, m)
             replace(largest, u)
             replace(p, p - (m / u) * rate)
+
+    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+        """`update_group` in PyTorch's calls; see `optim.methods`."""
+        lr, eps, decay = (float(group[k]) for k in ("lr", "eps", "weight_decay"))
+        beta1, beta2 = map(float, group["betas"])
+        state, t = self.state[p], self.count_step(p)
+        if decay:
+            g = g.add(p, alpha=decay)
+        mean, largest = state_of(state, "exp_avg", p), state_of(state, "exp_inf", p)
+        mean.lerp_(g, 1.0 - beta1)
+        maximum(largest.mul_(beta2), g.abs().add_(eps), out=largest)
+        p.addcdiv_(mean, largest, value=-lr / (1.0 - beta1**t))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from calque.base.errors import ArgumentError
+from calque.optim.methods import has_methods, state_of
 from calque.optim.optimizer import Optimizer, check_common, check_range, cycles, gradient, replace, slot
 
 
@@ -66,6 +67,28 @@ class RMSprop(Optimizer):
                 replace(buffer, update)
             replace(p, p - update * lr)
 
+    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+        """`update_group` in PyTorch's calls; see `optim.methods`."""
+        lr, alpha, eps, momentum, decay = (float(group[k]) for k in ("lr", "alpha", "eps", "momentum", "weight_decay"))
+        state = self.state[p]
+        self.count_step(p)
+        square = state_of(state, "square_avg", p)
+        buffer = state_of(state, "momentum_buffer", p) if momentum else None
+        mean = state_of(state, "grad_avg", p) if group["centered"] else None
+        if decay:
+            g = g.add(p, alpha=decay)
+        square.mul_(alpha).addcmul_(g, g, value=1.0 - alpha)
+        if mean is not None:
+            mean.lerp_(g, 1.0 - alpha)
+            spread = square.addcmul(mean, mean, value=-1).sqrt_().add_(eps)
+        else:
+            spread = square.sqrt().add_(eps)
+        if buffer is not None:
+            buffer.mul_(momentum).addcdiv_(g, spread)
+            p.add_(buffer, alpha=-lr)
+        else:
+            p.addcdiv_(g, spread, value=-lr)
+
 
 class Adagrad(Optimizer):
     """s = s + g^2;  p = p - lr / (1 + (t - 1) lr_decay) * g / (sqrt(s) + eps)."""
@@ -90,7 +113,7 @@ class Adagrad(Optimizer):
     def _state_of(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
         state = self.state[p]
         state.setdefault("step", 0)
-        slot(state, "sum", p, float(group["initial_accumulator_value"]))
+        (state_of if has_methods(p.__class__) else slot)(state, "sum", p, float(group["initial_accumulator_value"]))
         return state
 
     def check_group(self, group: dict[str, Any]) -> None:
@@ -128,3 +151,12 @@ class Adagrad(Optimizer):
             total = state["sum"] + g * g
             replace(state["sum"], total)
             replace(p, p - (g / (total.sqrt() + eps)) * rate)
+
+    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+        """`update_group` in PyTorch's calls; see `optim.methods`."""
+        if group["weight_decay"]:
+            g = g.add(p, alpha=float(group["weight_decay"]))
+        (rate,) = self.step_numbers(group, [p])
+        total = self.state[p]["sum"]
+        total.addcmul_(g, g, value=1)
+        p.addcdiv_(g, total.sqrt().add_(float(group["eps"])), value=-rate)

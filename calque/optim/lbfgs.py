@@ -13,10 +13,11 @@ from calque.base.errors import ArgumentError, DTypeError
 from calque.base.text import described, shown
 from calque.functional.common import is_number, is_tensor
 from calque.functional.complex import view_as_real
+from calque.optim.methods import has_methods
 from calque.optim.optimizer import Optimizer, check_range, replace
 from calque.record import recorder
 from calque.record.others import SECTION, handed_over
-from calque.tensor import Tensor
+from calque.tensor import Tensor, layout_of
 
 DECREASE, CURVATURE = 1e-4, 0.9  # the constants c1 and c2 of the Wolfe conditions
 SMALLEST_CURVATURE = 1e-10  # below it a pair of changes of gradient and place says nothing about the Hessian
@@ -65,7 +66,7 @@ class LBFGS(Optimizer):
 
     def _problems(self, values: Any, parameter: Tensor, what: str) -> list[str]:
         found = super()._problems(values, parameter, what)
-        size = sum(p._layout.numel for p in self._parts())
+        size = sum(layout_of(p).numel for p in self._parts())
         for name in ("d", "prev_flat_grad"):
             value = values.get(name)
             if value is not None and value.numel() != size:
@@ -117,29 +118,36 @@ class LBFGS(Optimizer):
 
     def _parts(self) -> list[Any]:
         """The parameters, complex ones as real numbers."""
-        return [view_as_real(p) if p._layout.dtype.is_complex else p for p in self.param_groups[0]["params"]]
+        return [view_as_real(p) if layout_of(p).dtype.is_complex else p for p in self.param_groups[0]["params"]]
 
     def _move(self, t: float, d: Tensor) -> None:
         """Add t * d to the parameters."""
         start = 0
         with SECTION:
             for p in self._parts():
-                part: Any = T.narrow(d, 0, start, p._layout.numel)
-                replace(p, p + T.reshape(part, tuple(p._layout.shape)) * t)
-                start += p._layout.numel
+                count = layout_of(p).numel
+                part: Any = T.narrow(d, 0, start, count)
+                if has_methods(p.__class__):
+                    p.add_(T.reshape(part, tuple(p.shape)), alpha=t)
+                else:
+                    replace(p, p + T.reshape(part, tuple(p._layout.shape)) * t)
+                start += count
             handed_over(recorder.flush, recorder.local.state, "optimizer.step")
 
     def _search(self, closure: Any, start: _Point, t: float, d: Any, calls: int) -> tuple[float, Tensor, float, int]:
         """Loss, gradient and length of the step that the line search finds, and how often it called the closure."""
         parameters = self.param_groups[0]["params"]
-        places = [T.clone(p) for p in parameters]
+        places = [p.clone() for p in parameters]
 
         def evaluate(t: float) -> _Point:
             self._move(t, d)
             loss, gradient = _loss(closure()), self._gradient()
             with SECTION:
                 for p, place in zip(parameters, places, strict=True):
-                    replace(p, place)
+                    if has_methods(p.__class__):
+                        p.copy_(place)
+                    else:
+                        replace(p, place)
             return _Point(t, loss, gradient, float(gradient.dot(d)))  # type: ignore[attr-defined]
 
         narrow = self.param_groups[0]["tolerance_change"] / _largest(d)

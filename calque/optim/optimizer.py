@@ -26,6 +26,7 @@ from calque.base.text import LONGEST, clipped, described, function_name, shown, 
 from calque.functional.common import is_tensor
 from calque.nn.shares import part_of_state, require_whole, whole_state
 from calque.nn.traps import Departures, look_for_departed
+from calque.optim.methods import update_by_methods
 from calque.optim.parts import update
 from calque.optim.updates import update_again
 from calque.record import recorder
@@ -33,7 +34,7 @@ from calque.record.others import SECTION, handed_over
 from calque.record.watching import Watcher
 from calque.replay.capture import numbers
 from calque.replay.effects import gradients_matter
-from calque.tensor import Tensor, constant, upload
+from calque.tensor import Tensor, constant, layout_of, upload
 
 Hooks = OrderedDict[int, Callable[..., Any]]
 _pre_hooks_of_all: Hooks = OrderedDict()
@@ -154,6 +155,7 @@ class Optimizer:
     _departures = 0  # of all models, when it last looked for parameters of its own among them
     _updates: Any = None  # see `optim/updates.py`
     _pieces: Any = None
+    _by_methods: list[Any] = []  # groups with parameters that the update of this step leaves to `optim.methods`
     _given: list[list[float]] | None = None  # numbers of the groups, for an update whose replay has asked for them already
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -324,8 +326,12 @@ class Optimizer:
                     for group in self.param_groups:
                         update(self, group)
                 handed_over(recorder.flush, state, "optimizer.step")
+            if self._by_methods:
+                update_by_methods(self)
         finally:
             state.grad = before
+            if self._by_methods:  # the update of others has failed
+                self._by_methods = []
         return loss
 
     def changing(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
@@ -481,7 +487,7 @@ class Optimizer:
         absent = [name for name in self.state_needed if name not in values]
         if absent:
             return [f"{what} lacks the state {absent}, found {list(values)}; was it saved by another kind of optimizer?"]
-        want, found = parameter._layout, []
+        want, found = layout_of(parameter), []
         for name, value in values.items():
             if hasattr(value, "__dlpack__") and not is_tensor(value):
                 found.append(f"state {name!r} of {what} is no Tensor but {type_name(value)}: {how_to_pass(value)}")
@@ -489,7 +495,7 @@ class Optimizer:
             value = values.get(name)
             if not is_tensor(value):
                 continue
-            have = value._layout
+            have = layout_of(value)
             if tuple(have.shape) != tuple(want.shape):
                 found.append(f"state {name!r} of {what} has shape {list(have.shape)}, its parameter {list(want.shape)}")
             elif have.dtype is not want.dtype:

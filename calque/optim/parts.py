@@ -10,14 +10,21 @@ from calque.base.errors import ArgumentError
 from calque.functional.common import is_tensor
 from calque.functional.complex import view_as_complex, view_as_real
 from calque.functional.selection import index_copy, index_select
+from calque.optim.methods import left_to_methods
 from calque.replay.capture import abort
 from calque.tensor import TENSOR_TYPES, Tensor
 
 
 def update(optimizer: Any, group: dict[str, Any]) -> None:
     """`optimizer.update_group(group)`, for which complex parameters, gradients and states are real ones with a last dim of 2. They share memory."""
-    with plainly():
-        _update(optimizer, group)
+    whole, own = group["params"], left_to_methods(optimizer, group)
+    if own:
+        group["params"] = [p for p in whole if all(p is not other for other in own)]
+    try:
+        with plainly():
+            _update(optimizer, group)
+    finally:
+        group["params"] = whole
 
 
 def _update(optimizer: Any, group: dict[str, Any]) -> None:

@@ -73,3 +73,18 @@ class SGD(Optimizer):
                     replace(buffer, velocity)
                 g = g + velocity * momentum if group["nesterov"] else velocity
             replace(p, p - g * lr)
+
+    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+        """`update_group` in PyTorch's calls; see `optim.methods`."""
+        lr, momentum, decay = (float(group[k]) for k in ("lr", "momentum", "weight_decay"))
+        if decay:
+            g = g.add(p, alpha=decay)
+        if momentum:
+            state = self.state[p]
+            velocity = state.get("momentum_buffer")
+            if velocity is None:
+                velocity = state["momentum_buffer"] = g.detach().clone()
+            else:
+                velocity.mul_(momentum).add_(g, alpha=1.0 - float(group["dampening"]))
+            g = g.add(velocity, alpha=momentum) if group["nesterov"] else velocity
+        p.add_(g, alpha=-lr)

@@ -1,0 +1,87 @@
+"""Updates of parameters whose class says itself what a method of a tensor means: a step on a manifold, say, for `add_`.
+
+Such a class expects that a step is taken through its methods, those that PyTorch's optimizers call. An optimizer that knows these has an
+`update_by_methods(group, parameter, g)`; it is the same update as that of `update_group`, written in PyTorch's calls.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from calque.base.errors import ArgumentError
+from calque.base.layout import preserve_format
+from calque.functional.creation import full_like, zeros_like
+from calque.functional.subclasses import METHOD, overrides, public_function
+from calque.replay.capture import abort
+from calque.tensor import Tensor
+
+# What PyTorch's optimizers call of a parameter, and what the updates of this package do instead.
+_CALLED = {f"{name}_" for name in ("add", "sub", "mul", "div", "addcmul", "addcdiv", "copy")}
+_CALLED |= {f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv") for side in ("", "r", "i")}
+_known: dict[type, bool] = {}
+
+
+def has_methods(kind: type) -> bool:
+    """Whether a class of parameters has something to say about an update: a `__torch_function__` of its own, or one of the methods."""
+    found = _known.get(kind)
+    if found is None:
+        own = inspect.getattr_static(kind, METHOD, None)
+        asked = overrides(kind) and own is not inspect.getattr_static(Tensor, METHOD)
+        above = [base for base in kind.__mro__[: kind.__mro__.index(Tensor)] if not base.__module__.startswith("calque.")]
+        # The methods of a class behind the protocol ask it; they are put into it when it is made.
+        found = asked or any(name in vars(base) and not getattr(vars(base)[name], "asks", False) for base in above for name in _CALLED)
+        _known[kind] = found
+    return found
+
+
+def left_to_methods(optimizer: Any, group: dict[str, Any]) -> list[Any]:
+    """The parameters of a group that are updated by their methods, after all others."""
+    own = [p for p in group["params"] if has_methods(p.__class__)]
+    if own:
+        abort("updates parameters by the methods of their class")
+        for p in own:
+            _check(optimizer, p, p._grad)
+        optimizer._by_methods = [*optimizer._by_methods, (group, own)]
+    return own
+
+
+def update_by_methods(optimizer: Any) -> None:
+    """Update what `left_to_methods` has left. The methods are the program's: this is done where no other thread waits for the optimizer."""
+    pending, optimizer._by_methods = optimizer._by_methods, []
+    for group, parameters in pending:
+        for p in parameters:
+            g: Any = p.grad  # which the class may say as well
+            if g is not None:
+                _check(optimizer, p, g)
+                optimizer.update_by_methods(group, p, -g if group["maximize"] else g)
+
+
+def _check(optimizer: Any, p: Any, g: Any) -> None:
+    """Raise if an optimizer has no update by methods, or none for a gradient of this kind."""
+    if g is None:
+        return
+    kind = type(optimizer)
+    first, second = (next((base for base in kind.__mro__ if name in vars(base)), None) for name in ("update_by_methods", "update_group"))
+    if first is None or first is not second:
+        raise ArgumentError(
+            f"[{kind.__name__}] expected parameters of an ordinary class, got one of {type(p).__name__}, whose own methods an update has to call: "
+            f"{kind.__name__} does not say which; use SGD, Adam, AdamW, RMSprop, Adagrad, Adadelta, Adamax, NAdam or RAdam"
+        )
+    if g.is_sparse or g.is_complex():
+        raise ArgumentError(
+            f"[{kind.__name__}] expected a real, dense gradient of a parameter of {type(p).__name__}, which is updated by its own methods, got a "
+            f"{'sparse' if g.is_sparse else 'complex'} one; use an ordinary parameter"
+        )
+
+
+def state_of(state: dict[str, Any], name: str, parameter: Any, value: float = 0.0) -> Any:
+    """The state tensor of this name; a new one is of the class that functions make of the parameter."""
+    if name not in state:
+        state[name] = full_like(parameter, value, memory_format=preserve_format) if value else zeros_like(parameter, memory_format=preserve_format)
+    return state[name]
+
+
+def maximum(first: Any, second: Any, out: Any) -> Any:
+    """The larger of each two elements, in the place of `out`: as a program calls it, so that classes are asked."""
+    return public_function("maximum")(first, second, out=out)
