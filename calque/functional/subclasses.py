@@ -21,6 +21,8 @@ from calque.observe.source import inside_package
 from calque.tensor import Tensor, alias, wrap
 
 METHOD = "__torch_function__"
+ASKING: set[type] = set()  # subclasses of Tensor with one of their own, not that of Tensor
+_AS_THEY_ARE: list[Any] = []  # attributes of Tensor whose values are of no class of the program's
 
 
 def _run(cls: type, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
@@ -29,7 +31,7 @@ def _run(cls: type, func: Callable[..., Any], types: Any, args: Sequence[Any] = 
         return NotImplemented
     with plainly():
         found = func(*args, **(kwargs or {}))
-    return found if issubclass(Tensor, cls) else _converted(found, cls)
+    return found if issubclass(Tensor, cls) or getattr(func, "__self__", None) in _AS_THEY_ARE else _converted(found, cls)
 
 
 def _of_pytorch(func: Any) -> bool:
@@ -210,19 +212,61 @@ def _asking(name: str) -> Callable[..., Any]:
     return call
 
 
-def _seen(name: str, attribute: property) -> property:
-    """An attribute of `Tensor`, read and written as it is; a tensor that it gives is of the class, unless it is the gradient."""
+def _seen(attribute: property) -> property:
+    """An attribute of `Tensor`. A class with a protocol of its own is asked about it where a program reads or writes it; for others it is as it is,
+    and a tensor that it gives is of the class, unless it is the gradient."""
 
     def get(self: Any) -> Any:
+        if type(self) in ASKING and _by_program():
+            return _of_attribute(self, attribute.__get__)
         with plainly():
             found = attribute.__get__(self, type(self))
-        return found if name in ("grad", "_base") or LOCAL.off else _converted(found, type(self))
+        return found if attribute in _AS_THEY_ARE or LOCAL.off else _converted(found, type(self))
 
     def put(self: Any, value: Any) -> None:
+        if type(self) in ASKING and _by_program():
+            _of_attribute(self, attribute.__set__, value)
+            return
         with plainly():
             attribute.__set__(self, value)
 
-    return property(get, put, doc=attribute.__doc__)
+    def delete(self: Any) -> None:
+        if type(self) in ASKING and _by_program():
+            _of_attribute(self, attribute.__delete__)
+            return
+        with plainly():
+            attribute.__delete__(self)
+
+    return property(get, put, delete, attribute.__doc__)
+
+
+def _by_program() -> bool:
+    """Whether who reads an attribute is no part of the library, which knows what it wants."""
+    return not LOCAL.off and not inside_package(sys._getframe(2).f_code.co_filename)
+
+
+def _of_attribute(x: Any, access: Any, *values: Any) -> Any:
+    """What the class of `x` says to an access of one of its attributes: `Tensor.grad.__get__`, for one, is what it is asked about."""
+    found = getattr(x, METHOD)(access, (type(x),), (x, *values))
+    if found is NotImplemented:
+        name = access.__name__
+        raise DTypeError(f"[{name}] no implementation found for {name} on types that implement __torch_function__: got {[type(x).__name__]}")
+    return found
+
+
+def gradient_of(x: Any) -> Any:
+    """`x.grad` as a program reads it: a class may say what that is."""
+    return _of_attribute(x, Tensor.grad.__get__) if type(x) in ASKING else x._grad  # type: ignore[attr-defined]
+
+
+def forget_asked(parameters: Iterable[Any], set_to_none: bool) -> None:
+    """`zero_grad` of those whose class may say what their gradient is."""
+    for x in parameters:
+        if type(x) in ASKING and (found := gradient_of(x)) is not None:
+            if set_to_none:
+                _of_attribute(x, Tensor.grad.__set__, None)  # type: ignore[attr-defined]
+            else:
+                found.detach_().zero_()
 
 
 KEPT = (
@@ -241,9 +285,11 @@ def adopt(cls: type) -> None:
         if name in ("_storage", "_layout"):
             setattr(cls, name, _behind(value))
         elif isinstance(value, property):
-            setattr(cls, name, _seen(name, value))
+            setattr(cls, name, _seen(value))
         elif isinstance(value, FunctionType) or type(value).__name__ == "LaterMethod":
             setattr(cls, name, _asking(name))
+    if inspect.getattr_static(cls, METHOD) is not vars(Tensor)[METHOD]:
+        ASKING.add(cls)
     cls._meaning = _meaning  # type: ignore[attr-defined]
     ASKED[cls] = partial(as_subclass, cls=Tensor)
 
@@ -260,3 +306,4 @@ def _of_others(name: str, x: Any, error: Exception) -> Any:
 
 type.__setattr__(Tensor, METHOD, classmethod(_run))
 type.__setattr__(Tensor, "_of_others", staticmethod(_of_others))
+_AS_THEY_ARE += (vars(Tensor)["grad"], vars(Tensor)["_base"])

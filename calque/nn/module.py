@@ -10,7 +10,7 @@ from typing import Any
 from calque.base.errors import ArgumentError, DTypeError, NotDense, how_to_pass
 from calque.base.text import clipped, described, shown, type_name
 from calque.functional.common import is_tensor
-from calque.functional.subclasses import ask, overriding
+from calque.functional.subclasses import ASKING, ask, forget_asked, overriding
 from calque.nn import state
 from calque.nn.context import annotate
 from calque.nn.convert import Conversions
@@ -553,6 +553,8 @@ class Module(Conversions):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop (or set to zero) the gradients of all parameters."""
         gradients_matter()
+        if ASKING:
+            forget_asked(self.parameters(), set_to_none)
         for parameter in self.parameters():
             if parameter._grad is not None:
                 if set_to_none:

@@ -6,13 +6,12 @@ Such a class expects that a step is taken through its methods, those that PyTorc
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from calque.base.errors import ArgumentError
 from calque.base.layout import preserve_format
 from calque.functional.creation import full_like, zeros_like
-from calque.functional.subclasses import METHOD, overrides, public_function
+from calque.functional.subclasses import ASKING, gradient_of, public_function
 from calque.replay.capture import abort
 from calque.tensor import Tensor
 
@@ -26,11 +25,9 @@ def has_methods(kind: type) -> bool:
     """Whether a class of parameters has something to say about an update: a `__torch_function__` of its own, or one of the methods."""
     found = _known.get(kind)
     if found is None:
-        own = inspect.getattr_static(kind, METHOD, None)
-        asked = overrides(kind) and own is not inspect.getattr_static(Tensor, METHOD)
         above = [base for base in kind.__mro__[: kind.__mro__.index(Tensor)] if not base.__module__.startswith("calque.")]
         # The methods of a class behind the protocol ask it; they are put into it when it is made.
-        found = asked or any(name in vars(base) and not getattr(vars(base)[name], "asks", False) for base in above for name in _CALLED)
+        found = kind in ASKING or any(name in vars(base) and not getattr(vars(base)[name], "asks", False) for base in above for name in _CALLED)
         _known[kind] = found
     return found
 
@@ -51,7 +48,7 @@ def update_by_methods(optimizer: Any) -> None:
     pending, optimizer._by_methods = optimizer._by_methods, []
     for group, parameters in pending:
         for p in parameters:
-            g: Any = p.grad  # which the class may say as well
+            g: Any = gradient_of(p)
             if g is not None:
                 _check(optimizer, p, g)
                 optimizer.update_by_methods(group, p, -g if group["maximize"] else g)

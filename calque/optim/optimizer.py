@@ -24,6 +24,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, StateDictError, how_to_pass
 from calque.base.text import LONGEST, clipped, described, function_name, shown, type_name
 from calque.functional.common import is_tensor
+from calque.functional.subclasses import ASKING, forget_asked
 from calque.nn.shares import part_of_state, require_whole, whole_state
 from calque.nn.traps import Departures, look_for_departed
 from calque.optim.methods import update_by_methods
@@ -294,6 +295,8 @@ class Optimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients (or fill them with zeros)."""
         gradients_matter()
+        if ASKING:
+            forget_asked((p for group in self.param_groups for p in group["params"]), set_to_none)
         with SECTION:
             for group in self.param_groups:
                 for parameter in group["params"]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import calque
+from calque import nn
 from calque.base.errors import DTypeError
 from calque.functional.subclasses import disabled
 
@@ -437,3 +438,71 @@ def test_operators_are_asked_about_by_their_names() -> None:
         CALLS.clear()
         use()
         assert name in CALLS, (name, CALLS)
+
+
+class Boxed(nn.Parameter):
+    """A parameter whose values are another tensor's, and who says so of its attributes alone."""
+
+    inner: Any
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func.__class__.__name__ == "method-wrapper" and types == (cls,) and kwargs is None
+        return func(*(x.inner if isinstance(x, Boxed) else x for x in args))
+
+
+def boxed() -> Any:
+    box = Boxed(calque.zeros(1))
+    box.inner = calque.ones(2, 3, dtype=calque.float64).requires_grad_()
+    return box
+
+
+def test_attributes_are_what_the_class_says() -> None:
+    box = boxed()
+    assert (tuple(box.shape), box.dtype, box.requires_grad, box.is_leaf, box.ndim) == ((2, 3), calque.float64, True, True, 2)
+    assert tuple(box.T.shape) == (3, 2) and box.data.dtype is calque.float64 and box.grad is None
+    (box.inner * 2).sum().backward()
+    assert box.grad is box.inner.grad
+    del box.grad
+    assert box.inner.grad is None
+    box.grad = calque.ones(2, 3, dtype=calque.float64)
+    assert box.inner.grad.tolist() == [[1.0] * 3] * 2
+    box.requires_grad = False
+    assert not box.inner.requires_grad
+
+
+def test_gradients_that_a_class_names_are_cleared_clipped_and_used() -> None:
+    box = boxed()
+    holder = nn.Module()
+    holder.box = box
+    for optimizer in (calque.optim.SGD([box], lr=0.5), holder):
+        (box.inner * 2).sum().backward()
+        assert nn.utils.clip_grad_norm_([box], 1.0).item() == pytest.approx(math.sqrt(24))
+        assert box.inner.grad.norm().item() == pytest.approx(1)
+        optimizer.zero_grad(set_to_none=False)
+        assert box.inner.grad.tolist() == [[0.0] * 3] * 2
+        optimizer.zero_grad()
+        assert box.inner.grad is None
+
+
+def test_the_protocol_of_tensor_leaves_gradients_as_they_are_and_converts_other_attributes() -> None:
+    CALLS.clear()
+    x = calque.ones(2, 3).as_subclass(Logged).requires_grad_()
+    x.grad = calque.ones(2, 3)
+    del CALLS[:]
+    assert type(x.grad) is calque.Tensor and type(x.T) is Logged and type(x.data) is Logged and tuple(x.shape) == (2, 3)
+    assert CALLS == ["__get__"] * 4
+    x.data = calque.zeros(2, 3)
+    del x.grad
+    assert CALLS[4:] == ["__set__", "__delete__"]
+    assert calque.Tensor.grad.__get__ == calque.Tensor.grad.__get__ != calque.Tensor.data.__get__
+
+
+def test_a_class_that_answers_for_no_attribute_is_an_error() -> None:
+    class Silent(calque.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return NotImplemented
+
+    with pytest.raises(TypeError, match=r"\[__get__\] no implementation found for __get__ on types .* got \['Silent'\]"):
+        _ = calque.ones(2).as_subclass(Silent).shape

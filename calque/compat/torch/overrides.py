@@ -79,8 +79,8 @@ def get_overridable_functions() -> dict[Any, list[Any]]:
 
 
 def get_default_nowrap_functions() -> set[Any]:
-    """As `get_ignored_functions`."""
-    return set()
+    """Attributes whose values `Tensor.__torch_function__` leaves as they are: they are of no class of the program's."""
+    return {getattr(calque.Tensor, name).__get__ for name in ("_base", "_grad", "grad")}
 
 
 def _get_overloaded_args(relevant_args: Any, get_type_fn: Any = None) -> list[Any]:

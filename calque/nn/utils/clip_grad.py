@@ -14,6 +14,7 @@ from calque.base.device import Device
 from calque.base.errors import ArgumentError, DTypeError, NonFiniteError, how_to_pass
 from calque.base.text import type_name
 from calque.functional.common import cast, is_tensor
+from calque.functional.subclasses import ASKING, gradient_of
 from calque.nn.shares import share_of
 from calque.observe.source import warn_user
 from calque.replay.effects import gradients_matter
@@ -35,6 +36,8 @@ def _tensors(parameters: Any) -> list[Tensor]:
 
 def _grads(parameters: Any) -> list[Tensor]:
     gradients_matter()
+    if ASKING:
+        return [g for p in _tensors(parameters) if (g := gradient_of(p)) is not None]
     return [p._grad for p in _tensors(parameters) if p._grad is not None]
 
 
