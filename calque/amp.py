@@ -198,6 +198,10 @@ class GradScaler:
         """Set the growth interval."""
         self._interval = int(new_interval)
 
+    def _get_growth_tracker(self) -> int:
+        """Good updates since the scale has changed: what libraries that log it call in PyTorch."""
+        return self._streak if self._enabled else 0
+
     def state_dict(self) -> dict[str, Any]:
         """Scale, factors and streak under PyTorch's names; empty if disabled."""
         if not self._enabled:

@@ -309,3 +309,22 @@ def test_types_of_python_have_limits() -> None:
     for wrong in (lambda: calque.finfo(int), lambda: calque.finfo(bool), lambda: calque.iinfo(float), lambda: calque.iinfo(str)):
         with pytest.raises(TypeError, match="info"):
             wrong()
+
+
+def test_the_dicts_of_a_module_are_dicts_to_pytrees() -> None:
+    pytree, layer = face("torch.utils._pytree"), torch.nn.Linear(2, 2)
+    assert len(pytree.tree_leaves([layer._parameters, layer._buffers])) == 2
+    assert pytree.tree_structure(layer._parameters) == pytree.tree_structure({"weight": 0, "bias": 1})
+    assert type(pytree.tree_map(lambda p: p.sum(), layer._parameters)) is dict
+
+
+def test_a_scaler_says_how_long_its_scale_has_been_good() -> None:
+    scaler = torch.amp.GradScaler("cpu", growth_interval=3)
+    for expected in (1, 2, 0):
+        w = torch.ones(2, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        scaler.scale(w.sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert scaler._get_growth_tracker() == expected == scaler.state_dict()["_growth_tracker"]
+    assert torch.amp.GradScaler("cpu", enabled=False)._get_growth_tracker() == 0

@@ -6,6 +6,8 @@ from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from calque.nn.registry import Registry
+
 __all__ = [
     "Context", "FlattenFunc", "GetAttrKey", "KeyPath", "LeafSpec", "MappingKey", "PyTree", "SUPPORTED_NODES", "SequenceKey", "TreeSpec",
     "UnflattenFunc", "_broadcast_to_and_flatten", "_dict_flatten", "_dict_flatten_with_keys", "_dict_unflatten", "_get_node_type", "_is_leaf",
@@ -132,6 +134,8 @@ SUPPORTED_NODES: dict[Any, _Kind] = {
 
 def _get_node_type(tree: Any) -> Any:
     kind = type(tree)
+    if kind is Registry:  # what a module keeps its parameters in, which is a dict in PyTorch
+        return dict
     return namedtuple if issubclass(kind, tuple) and kind not in SUPPORTED_NODES and hasattr(kind, "_fields") else kind
 
 
