@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import Any
 
 from calque import functional as T
@@ -34,14 +35,20 @@ from calque.tensor import Tensor
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
 
-READY, UNSCALED, STEPPED = "ready", "unscaled", "stepped"
+
+class OptState(Enum):
+    """How far the step of an optimizer has come since the last update."""
+
+    READY = 0
+    UNSCALED = 1
+    STEPPED = 2
 
 
 class _Pending:
     """What happened to one optimizer since the last update."""
 
     def __init__(self) -> None:
-        self.stage = READY
+        self.stage = OptState.READY
         self.finite: Tensor | None = None  # 0-d bool: whether all its gradients are finite
 
 
@@ -95,11 +102,11 @@ class GradScaler:
         if not self._enabled:
             return
         pending = self._pending.setdefault(id(optimizer), _Pending())
-        if pending.stage == UNSCALED:
+        if pending.stage is OptState.UNSCALED:
             raise AutogradError("[GradScaler.unscale_] unscale_() has already been called on this optimizer since the last update()")
-        if pending.stage == STEPPED:
+        if pending.stage is OptState.STEPPED:
             raise AutogradError("[GradScaler.unscale_] unscale_() is being called after step(); call update() first")
-        pending.finite, pending.stage = self._divide(optimizer), UNSCALED
+        pending.finite, pending.stage = self._divide(optimizer), OptState.UNSCALED
 
     @no_grad()
     def _divide(self, optimizer: Any) -> Tensor | None:
@@ -130,13 +137,13 @@ class GradScaler:
         if "closure" in kwargs:
             raise ArgumentError("[GradScaler.step] Closure use is not currently supported if GradScaler is enabled")
         pending = self._pending.setdefault(id(optimizer), _Pending())
-        if pending.stage == STEPPED:
+        if pending.stage is OptState.STEPPED:
             raise AutogradError("[GradScaler.step] step() has already been called since the last update()")
-        if pending.stage == READY:
+        if pending.stage is OptState.READY:
             self.unscale_(optimizer)
         if pending.finite is None:
             raise AutogradError("[GradScaler.step] No inf checks were recorded for this optimizer: none of its parameters has a gradient")
-        pending.stage = STEPPED
+        pending.stage = OptState.STEPPED
         return optimizer.step(*args, **kwargs) if bool(pending.finite.item()) else None
 
     def update(self, new_scale: Any = None) -> None:

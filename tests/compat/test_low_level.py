@@ -328,3 +328,10 @@ def test_a_scaler_says_how_long_its_scale_has_been_good() -> None:
         scaler.update()
         assert scaler._get_growth_tracker() == expected == scaler.state_dict()["_growth_tracker"]
     assert torch.amp.GradScaler("cpu", enabled=False)._get_growth_tracker() == 0
+
+
+def test_the_states_of_a_scaler_are_named_in_its_file() -> None:
+    found = face("torch.amp.grad_scaler")
+    assert [state.name for state in found.OptState] == ["READY", "UNSCALED", "STEPPED"]
+    assert found.GradScaler is torch.amp.GradScaler is face("torch.amp").GradScaler is calque.amp.GradScaler
+    assert face("torch.amp").autocast is calque.amp.autocast
