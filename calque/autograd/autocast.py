@@ -15,9 +15,9 @@ from calque.base.device import BACKENDS, backend_of
 from calque.base.dtypes import DType, bfloat16, float16
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.text import shown
+from calque.base.unbroken import unbroken
 from calque.observe.source import warn_user
 from calque.record.recorder import local
-from calque.run.interrupt import whole
 
 __all__ = ["autocast", "get_autocast_dtype", "is_autocast_available", "is_autocast_enabled", "set_autocast_dtype", "set_autocast_enabled"]
 
@@ -111,7 +111,7 @@ class autocast:
             state.autocast = self.fast_dtype if self._enabled else None
         return self
 
-    @whole
+    @unbroken
     def __exit__(self, *_: object) -> None:
         before = self._before
         local.state.autocast = before[-1]

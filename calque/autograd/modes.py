@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from calque.base.unbroken import unbroken
 from calque.record.recorder import local
-from calque.run.interrupt import whole
 
 
 class _Mode:
@@ -30,7 +30,7 @@ class _Mode:
         if inference is not None:
             state.inference = inference
 
-    @whole
+    @unbroken
     def __exit__(self, *_: object) -> None:
         state, before = local.state, self._before
         state.grad, state.inference = before[-1]  # without `pop`, which is a call

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from calque.base.unbroken import unbroken
+
 T = TypeVar("T")
 ASKED: dict[type, Callable[[Any], Any]] = {}  # such a class -> what makes an ordinary tensor of one of its objects, of the same memory and history
 
@@ -23,6 +25,7 @@ class plainly:
     def __enter__(self) -> None:
         LOCAL.off += 1
 
+    @unbroken
     def __exit__(self, *_: object) -> None:
         LOCAL.off -= 1
 
@@ -33,6 +36,7 @@ class asking:
     def __enter__(self) -> None:
         self.before, LOCAL.off = LOCAL.off, 0
 
+    @unbroken
     def __exit__(self, *_: object) -> None:
         LOCAL.off = self.before
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from calque.base.layout import Layout
+from calque.base.unbroken import unbroken
 from calque.hybrid.walk import Walk
 from calque.record.path import Counters
 from calque.record.recorder import Storage, flush, local, record_from_here
@@ -17,7 +18,6 @@ from calque.record.trie import BOUND, root
 from calque.replay.capture import Capture, Counts, Script, plain_numbers
 from calque.replay.macro import Macro
 from calque.replay.moved import moved
-from calque.run.interrupt import whole
 from calque.tensor import Tensor, wrap
 
 PLACES = 128  # places of a trace that were met once; with more of them a call starts a new trace, whose beginning is always the same place
@@ -61,7 +61,7 @@ class CallMemory:
         self.writes: bool | None = None  # whether calls give gradients to leaves or write to what others may have; None: not known yet
         self.generation = Counters.evictions
 
-    @whole  # a handler's exception would be lost here
+    @unbroken  # a handler's exception would be lost here
     def __del__(self) -> None:
         Counts.nodes -= self.nodes
 

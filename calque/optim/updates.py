@@ -194,8 +194,8 @@ def update_again(optimizer: Any) -> bool:
         return False
     table = optimizer._updates
     if table is None:
+        optimizer._pieces = Pieces()  # first: whoever finds a table finds pieces
         table = optimizer._updates = Stretches()
-        optimizer._pieces = Pieces()
     if table.alone():
         flush(_REASON)
         record_from_here(state, _REASON)

@@ -12,6 +12,7 @@ from typing import Any
 
 from calque.base.errors import ProfileError
 from calque.base.text import shown, type_name
+from calque.base.unbroken import unbroken
 from calque.observe import events
 from calque.observe.events import RANGES, Event, Session
 from calque.observe.source import warn_user
@@ -22,7 +23,7 @@ from calque.profiler.peak import Peak, peak
 from calque.record import recorder
 from calque.run.backends import host_memory
 from calque.run.dispatch import wait_for_queues
-from calque.run.interrupt import shielded, whole
+from calque.run.interrupt import shielded
 
 
 class ProfilerActivity(enum.Enum):
@@ -158,7 +159,7 @@ class profile:
         self.start()
         return self
 
-    @whole  # a profile that stays keeps others from running
+    @unbroken  # a profile that stays keeps others from running
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None) -> None:
         try:
             if kind is None:

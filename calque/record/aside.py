@@ -14,12 +14,13 @@ from signal import default_int_handler
 from types import FrameType
 from typing import Any
 
+from calque.base.unbroken import unbroken
 from calque.record.recorder import State, flush, local
 from calque.record.trie import root
-from calque.run.interrupt import SHIELD, whole
+from calque.run.interrupt import SHIELD
 
 
-@whole  # what a signal handler raised here would be lost
+@unbroken  # what a signal handler raised here would be lost
 def _collecting(phase: str, info: dict[str, Any]) -> None:
     state, aside = local.state, local.aside
     if phase == "start":

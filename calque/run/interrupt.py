@@ -16,9 +16,10 @@ import signal
 import threading
 from collections.abc import Callable
 from functools import wraps
-from opcode import opmap
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
+
+from calque.base.unbroken import unbroken
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,23 +42,6 @@ class _Here(threading.local):
 
 _here = _Here()
 os.register_at_fork(after_in_child=_here.forked)
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def whole(function: F) -> F:
-    """Decorate an `__exit__` or `__del__` without calls and loops: no signal is handled inside.
-
-    Python calls `__exit__` like any function, and a function that begins looks for signals first, so Ctrl-C could come before its first line has run,
-    and what it was to restore would stay. Only those that go on behind `yield from` do not look, which the instruction `RESUME` says.
-    """
-    code = function.__code__
-    instructions = bytearray(code.co_code)
-    instructions[instructions[::2].index(opmap["RESUME"]) * 2 + 1] = _BEHIND_YIELD_FROM
-    function.__code__ = code.replace(co_code=bytes(instructions))
-    return function
-
-
-_BEHIND_YIELD_FROM = 2
 
 
 def _call(handler: Any, number: int, frame: FrameType | None) -> None:
@@ -79,7 +63,7 @@ class Shield:
         self._ready = False  # whether handlers are known that were set before this module was imported
         self.call = _call  # calls a handler, see `aside`
 
-    @whole
+    @unbroken
     def hold(self) -> bool:
         """From now on signals are only noted. False, and nothing changes, outside the main thread and inside another hold."""
         main = _here.main
@@ -97,7 +81,7 @@ class Shield:
         """Whether a signal came since they were held off."""
         return bool(self._noted)
 
-    @whole
+    @unbroken
     def release(self) -> None:
         """Back to normal; calls the handlers whose signals came meanwhile, which may raise. A handler that was set meanwhile is the one."""
         noted = self._noted
@@ -107,7 +91,7 @@ class Shield:
         if noted:
             self.late(noted)
 
-    @whole
+    @unbroken
     def late(self, noted: dict[int, FrameType | None]) -> None:
         """Call the handlers of signals; every one of them, as Python does, whatever those before it raise."""
         for number in noted:
@@ -121,7 +105,7 @@ class Shield:
                     self.late(noted)
             break
 
-    @whole
+    @unbroken
     def came(self, number: int, frame: FrameType | None) -> None:
         """What Python calls when a signal came."""
         if self._held:
@@ -174,7 +158,7 @@ def shielded(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function during which signals wait: one that says what is wrong, for instance, and catches errors while it does."""
 
     @wraps(function)
-    @whole
+    @unbroken
     def call(*args: P.args, **keywords: P.kwargs) -> R:
         held = SHIELD.hold()
         try:

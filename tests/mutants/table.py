@@ -378,7 +378,13 @@ MUTANTS: tuple[Mutant, ...] = (
         GRAD,
     ),
     # --------------------------------------------------------------------------------------------------------------- optimizers
-    Mutant("Adam: the bias of the second moment", "calque/optim/adam.py", "root(1.0 - beta2**t)", "root(1.0 - beta2 ** (t - 1))", OPTIM),
+    Mutant(
+        "Adam: the bias of the second moment",
+        "calque/optim/adam.py",
+        "inverse, rate = t, 1.0 / root(1.0 - beta2**t)",
+        "inverse, rate = t, 1.0 / root(1.0 - beta2 ** (t - 1))",
+        OPTIM,
+    ),
     Mutant(
         "Adam: beta1 for both moments",
         "calque/optim/adam.py",
