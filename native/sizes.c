@@ -9,6 +9,15 @@ typedef union { long long i; double f; } Word;
 enum { ADD, SUB, MUL, FLOORDIV, MOD, TRUEDIV, MAX, LT, LE, GT, GE, EQ, NE, OPERATION = 15, LEFT_FLOAT = 16, RIGHT_FLOAT = 32 };
 #define EXACT (1LL << 53) /* integers up to here are floats of the same value */
 
+/* Of `x` and `y`, whichever type they have. */
+#define COMPARISONS \
+    case LT: out->i = x < y; return true; \
+    case LE: out->i = x <= y; return true; \
+    case GT: out->i = x > y; return true; \
+    case GE: out->i = x >= y; return true; \
+    case EQ: out->i = x == y; return true; \
+    case NE: out->i = x != y; return true;
+
 /* An operand as a float. False: it is too large for that to be exact. */
 static bool as_float(Word x, bool is_float, double *value) {
     *value = is_float ? x.f : (double)x.i;
@@ -23,12 +32,7 @@ static bool on_floats(int kind, Word a, Word b, Word *out) {
         case SUB: out->f = x - y; return true;
         case MUL: out->f = x * y; return true;
         case TRUEDIV: out->f = x / y; return y != 0;
-        case LT: out->i = x < y; return true;
-        case LE: out->i = x <= y; return true;
-        case GT: out->i = x > y; return true;
-        case GE: out->i = x >= y; return true;
-        case EQ: out->i = x == y; return true;
-        case NE: out->i = x != y; return true;
+        COMPARISONS
     }
     return false;
 }
@@ -50,12 +54,7 @@ static bool computed(int kind, Word a, Word b, Word *out) {
             out->i = x % y + (x % y != 0 && (x < 0) != (y < 0) ? y : 0);
             return true;
         case MAX: out->i = x < y ? y : x; return true;
-        case LT: out->i = x < y; return true;
-        case LE: out->i = x <= y; return true;
-        case GT: out->i = x > y; return true;
-        case GE: out->i = x >= y; return true;
-        case EQ: out->i = x == y; return true;
-        case NE: out->i = x != y; return true;
+        COMPARISONS
     }
     return false;
 }

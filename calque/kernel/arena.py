@@ -73,13 +73,13 @@ def pack(spans: list[Span]) -> tuple[list[int], int]:
     return offsets, size
 
 
-def most_at_once(spans: list[Span]) -> int:
+def most_at_once(spans: Sequence[Span]) -> int:
     """The most bytes that are needed at one entry: no layout is smaller."""
-    change: dict[int, int] = {}
+    change: dict[int, Any] = {}
     for s in spans:
         change[s.first] = change.get(s.first, 0) + _aligned(s.nbytes)
         change[s.last + 1] = change.get(s.last + 1, 0) - _aligned(s.nbytes)
-    return max(accumulate((change[t] for t in sorted(change)), initial=0))
+    return reduce(largest, accumulate((change[t] for t in sorted(change)), initial=0))  # type: ignore[no-any-return]
 
 
 def _in_time_order(spans: list[Span]) -> tuple[list[int], int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from calque.functional.common import is_tensor
-from calque.optim.methods import maximum, state_of
+from calque.optim.methods import decayed, maximum, move_moments, state_of
 from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, cycles, gradient, replace, root, slot
 
 
@@ -86,12 +86,8 @@ class Adam(Optimizer):
         state, t = self.state[p], self.count_step(p)
         mean, square = state_of(state, "exp_avg", p), state_of(state, "exp_avg_sq", p)
         largest = state_of(state, "max_exp_avg_sq", p) if group["amsgrad"] else None
-        if decay and group["decoupled_weight_decay"]:
-            p.mul_(1.0 - lr * decay)
-        elif decay:
-            g = g.add(p, alpha=decay)
-        mean.lerp_(g, 1.0 - beta1)
-        square.mul_(beta2).addcmul_(g, g, value=1.0 - beta2)
+        g = decayed(group, p, g, 1.0 - lr * decay)
+        move_moments(group, mean, square, g)
         if largest is not None:
             square = maximum(largest, square, out=largest)
         denominator = (square.sqrt() / root(1.0 - beta2**t)).add_(eps)

@@ -82,3 +82,19 @@ def state_of(state: dict[str, Any], name: str, parameter: Any, value: float = 0.
 def maximum(first: Any, second: Any, out: Any) -> Any:
     """The larger of each two elements, in the place of `out`: as a program calls it, so that classes are asked."""
     return public_function("maximum")(first, second, out=out)
+
+
+def decayed(group: dict[str, Any], p: Any, g: Any, shrink: float) -> Any:
+    """The gradient with the decay of the weights, unless that is decoupled: then the parameter is shrunk."""
+    decay = float(group["weight_decay"])
+    if decay and group["decoupled_weight_decay"]:
+        p.mul_(shrink)
+        return g
+    return g.add(p, alpha=decay) if decay else g
+
+
+def move_moments(group: dict[str, Any], mean: Any, square: Any, g: Any) -> None:
+    """Move the running means of the gradient and of its square."""
+    beta1, beta2 = map(float, group["betas"])
+    mean.lerp_(g, 1.0 - beta1)
+    square.mul_(beta2).addcmul_(g, g, value=1.0 - beta2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.optim.methods import state_of
+from calque.optim.methods import decayed, move_moments, state_of
 from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, gradient, replace, slot
 
 
@@ -85,16 +85,11 @@ class NAdam(Optimizer):
 
     def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
         """`update_group` in PyTorch's calls; see `optim.methods`."""
-        (beta1, beta2), eps, decay = map(float, group["betas"]), float(group["eps"]), float(group["weight_decay"])
         state = self.state[p]
         shrink, _, fresh, carried = self.step_numbers(group, [p])
         mean, square = state_of(state, "exp_avg", p), state_of(state, "exp_avg_sq", p)
-        if decay and group["decoupled_weight_decay"]:
-            p.mul_(shrink)
-        elif decay:
-            g = g.add(p, alpha=decay)
-        mean.lerp_(g, 1.0 - beta1)
-        square.mul_(beta2).addcmul_(g, g, value=1.0 - beta2)
-        spread = square.div(1.0 - beta2 ** state["step"]).sqrt().add_(eps)
+        g = decayed(group, p, g, shrink)
+        move_moments(group, mean, square, g)
+        spread = square.div(1.0 - float(group["betas"][1]) ** state["step"]).sqrt().add_(float(group["eps"]))
         p.addcdiv_(g, spread, value=-fresh)
         p.addcdiv_(mean, spread, value=-carried)

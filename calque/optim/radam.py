@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from calque.optim.methods import state_of
+from calque.optim.methods import decayed, move_moments, state_of
 from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, gradient, replace, slot
 
 
@@ -86,14 +86,9 @@ class RAdam(Optimizer):
 
     def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
         """`update_group` in PyTorch's calls; see `optim.methods`."""
-        (beta1, beta2), decay = map(float, group["betas"]), float(group["weight_decay"])
-        state = self.state[p]
         shrink, rate, divides, eps = self.step_numbers(group, [p])
+        state = self.state[p]
         mean, square = state_of(state, "exp_avg", p), state_of(state, "exp_avg_sq", p)
-        if decay and group["decoupled_weight_decay"]:
-            p.mul_(shrink)
-        elif decay:
-            g = g.add(p, alpha=decay)
-        mean.lerp_(g, 1.0 - beta1)
-        square.mul_(beta2).addcmul_(g, g, value=1.0 - beta2)
+        g = decayed(group, p, g, shrink)
+        move_moments(group, mean, square, g)
         p.add_(mean * (rate / square.sqrt().add_(eps)) if divides else mean * rate, alpha=-1.0)

@@ -38,7 +38,8 @@ class Stats(dict[str, Any]):
     ("recordings"); fallbacks: programs whose compiled form failed and that the reference computed; queues: tasks that
     wait or run now, per device; copies: values and bytes moved between devices; memory: bytes in use, their peak, and bytes cached for reuse;
     compiler (since the process began): processes started to compile, how many at once, modules that they compiled, modules compiled in this
-    process instead and the reasons, the most memory (MiB) that one of the processes held; trie_edges, trie_limit: size of the trace trie
+    process instead and the reasons, the most memory (MiB) that one of the processes held, functions that a run had to wait for ("late"), plans for
+    all sizes that could not be made ("refused": such programs are planned one by one); trie_edges, trie_limit: size of the trace trie
     now and its bound; evictions: times the trie was pruned; caches: {"entries", "bytes" by estimate, "limit"} of everything that is kept by shape,
     number or line; together they hold no more than `CALQUE_MEMO_BYTES`. `programs`, `program_hits` and `compiled` are the sums of `traces` and
     `compiles`.

@@ -37,6 +37,13 @@ def operand(rng: np.random.Generator, rows: int, columns: int, layout: str) -> A
     return rng.standard_normal((rows, columns * (1 + (layout == "s")))).astype(BFLOAT)[:, :: 1 + (layout == "s")]
 
 
+def assert_rounded_once(results: list[Any], exact: Any, size: Any, depth: int) -> None:
+    """Half a unit of bfloat16 for the one rounding, float32's rounding of the sums besides; all results have the same bits."""
+    bound = 2.0**-8 * np.abs(exact) + (depth + 8) * 2.0**-24 * size + 1e-30
+    assert (np.abs(results[0].astype(np.float64) - exact) <= bound).all()
+    assert all(other.tobytes() == results[0].tobytes() for other in results[1:])
+
+
 def check(a: Array, b: Array, name: str) -> None:
     """Float32 sums rounded once, and the same bits for every thread count."""
     results = []
@@ -46,11 +53,7 @@ def check(a: Array, b: Array, name: str) -> None:
         results.append(out)
     exact = a.astype(np.float64) @ b.astype(np.float64)
     size = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
-    # Half a unit of bfloat16 for the one rounding, float32's rounding of the sums besides.
-    bound = 2.0**-8 * np.abs(exact) + (a.shape[1] + 8) * 2.0**-24 * size + 1e-30
-    assert (np.abs(results[0].astype(np.float64) - exact) <= bound).all()
-    for other in results[1:]:
-        assert results[0].tobytes() == other.tobytes()
+    assert_rounded_once(results, exact, size, a.shape[1])
 
 
 @pytest.mark.parametrize("name", list(TARGETS))
@@ -87,10 +90,7 @@ def check_added(a: Array, b: Array, d: Array, factors: tuple[float, float], name
     wide = [x.astype(np.float64) for x in (a, b, d)]
     exact = factors[0] * (wide[0] @ wide[1]) + factors[1] * wide[2]
     size = abs(factors[0]) * (np.abs(wide[0]) @ np.abs(wide[1])) + abs(factors[1] * wide[2])
-    bound = 2.0**-8 * np.abs(exact) + (a.shape[-1] + 8) * 2.0**-24 * size + 1e-30
-    assert (np.abs(results[0].astype(np.float64) - exact) <= bound).all()
-    for other in results[1:]:
-        assert results[0].tobytes() == other.tobytes()
+    assert_rounded_once(results, exact, size, a.shape[-1])
 
 
 @pytest.mark.parametrize("name", list(TARGETS))

@@ -323,4 +323,5 @@ def test_stats_say_who_compiled() -> None:
     import calque
 
     told = calque.stats()["compiler"]
-    assert told["modules"] == COUNTERS.modules and set(told) == {"processes", "at_once", "modules", "in_process", "reasons", "peak_mib", "late"}
+    names = {"processes", "at_once", "modules", "in_process", "reasons", "peak_mib", "late", "refused"}
+    assert told["modules"] == COUNTERS.modules and set(told) == names

@@ -92,6 +92,12 @@ def test_their_arguments_follow_by_arithmetic_too(monkeypatch: pytest.MonkeyPatc
     calque.synchronize()
     followed = [variant for variant in built if any(variant is v for v in arranged.variants.values())]
     assert len(followed) >= 2 and len(built) - len(followed) <= 1, (len(built), len(followed))
+    monkeypatch.setattr(sized, "SMALL_ARENA", 0)
+    monkeypatch.setattr(sized, "MOST", 0)
+    built.clear()
+    step(71)  # as if its order took more memory than it may: the launches are built, and placed by themselves
+    calque.synchronize()
+    assert any(all(variant is not v for v in arranged.variants.values()) for variant in built)
 
 
 def test_programs_of_other_sizes_are_linked_without_asking_what_they_will_call(monkeypatch: pytest.MonkeyPatch) -> None:

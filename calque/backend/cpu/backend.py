@@ -13,12 +13,12 @@ from calque.backend.cpu.gates import GATES
 from calque.backend.cpu.link import notes
 from calque.backend.cpu.place import CpuMemory
 from calque.backend.cpu.processes import COUNTERS
-from calque.backend.cpu.sized import compile_sized
+from calque.backend.cpu.sized import ARRANGED, compile_sized
 from calque.backend.cpu.target import current, expect
 from calque.base.dtypes import DType
 from calque.base.shapes import Shape, contiguous_strides
 from calque.kernel.schedule import Schedule
-from calque.kernel.sizes import Found
+from calque.kernel.sizes import FAMILIES, Found
 from calque.ops.routines import ContractSpec
 
 ALONE = 1 << 20  # bytes below which waiting for other threads may take longer than copying alone
@@ -67,7 +67,8 @@ class CpuBackend(CpuMemory, Backend):
         expect(nodes // 4 + 1)
 
     def compile_counts(self) -> dict[str, Any]:
-        """See `processes.Counters`; `late`: functions that a run had to wait for (see `gates.py`)."""
+        """See `processes.Counters`; `late`: functions that a run had to wait for (see `gates.py`); `refused`: plans for all sizes that could not be
+        made, so that their programs are planned one by one."""
         return {
             "processes": COUNTERS.processes,
             "at_once": COUNTERS.at_once,
@@ -76,6 +77,7 @@ class CpuBackend(CpuMemory, Backend):
             "reasons": dict(COUNTERS.reasons),
             "peak_mib": COUNTERS.peak_mib,
             "late": GATES.opened,
+            "refused": FAMILIES.refused + ARRANGED.refused,
         }
 
     def workspace_bytes(self, kind: str, spec: Any, dtype: DType) -> int:

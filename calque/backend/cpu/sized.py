@@ -21,7 +21,7 @@ from calque.backend.cpu.executable import CpuExecutable
 from calque.backend.cpu.link import Arranged, arranged, linked, native_contractions, target_key
 from calque.base.cache import Cache
 from calque.base.config import settings
-from calque.kernel.arena import placed_in_order, stacking, with_workspaces
+from calque.kernel.arena import SMALL_ARENA, most_at_once, placed_in_order, stacking, with_workspaces
 from calque.kernel.memory import Lowered
 from calque.kernel.schedule import Schedule
 from calque.kernel.sizes import Families, Found
@@ -31,12 +31,14 @@ from calque.ops.structure import VERSION, Description
 @dataclass(frozen=True, slots=True)
 class Arguments:
     """What follows, and the order in which the launches' spans are stacked: chosen where the pattern was met first, and the same from then on. For
-    other sizes it may not be the best one, and is as right."""
+    other sizes it is as right, and may need more memory than another one. `least`: bytes that any layout takes."""
 
     arranged: Arranged
     order: tuple[int, ...]
+    least: int
 
 
+MOST = 1.15  # times the least memory: where a known order needs more, a program has one of its own
 UNWANTED_WORKSPACE = 128  # bytes of a workspace that is not wanted
 ARRANGED = Families(Cache("sizes of launches", 2_000, 1 / 256), Cache("arguments for all sizes", 2_000, 3 / 256))
 
@@ -67,14 +69,13 @@ def arguments(launches: Found, calls: list[CallFacts], known: Families) -> Argum
     """The arguments of some launches, by arithmetic if that is known."""
     described = _described(launches, calls)
     followed = known.find(described, "cpu") if described is not None else None
-    result: Arguments
-    if followed is not None:
-        result = followed.result()
+    result: Arguments | None = followed.result() if followed is not None else None
+    if result is not None and result.arranged.arena_bytes <= SMALL_ARENA + MOST * result.least:
         if settings.verify:
             assert result == from_nothing(launches.result(), calls, result.order), "arguments follow differently from sizes"
         return result
     result = from_nothing(launches.result(), calls)
-    if described is not None:
+    if described is not None and followed is None:
         known.learn(described, "cpu", result, partial(_again, launches, calls, result.order))
     return result
 
@@ -83,7 +84,7 @@ def from_nothing(lowered: Lowered, calls: list[CallFacts], order: tuple[int, ...
     """The arguments of some launches, whose spans are stacked in this order if there is one."""
     spacious = _spacious(lowered, _rooms(calls))
     order = stacking(list(spacious.spans)) if order is None else order
-    return Arguments(arranged(placed_in_order(spacious, order), calls), order)
+    return Arguments(arranged(placed_in_order(spacious, order), calls), order, most_at_once(spacious.spans))
 
 
 def _rooms(calls: list[CallFacts]) -> tuple[int, ...]:
