@@ -296,11 +296,14 @@ class Family:
         self.variants = [*self.variants, self.count][-VARIANTS:]
         return self.count
 
-    def worth_another(self) -> bool:
+    def worth_another(self, patience: int = 0) -> bool:
         """Whether a program that no variant held for is to give a variant. One in three does while there are few: a variant costs three plannings,
         and a loop that makes one at every turn stands still. Others do if a program has failed for this reason before (two sizes that are equal by
-        chance may never be so again), while there are very few or they are used, and else less and less often."""
+        chance may never be so again), while there are very few or they are used, and else less and less often. None are made for the first `patience`
+        programs."""
         self.planned += 1
+        if self.planned <= patience:
+            return False
         known = not self.variants or self.reason in self.reasons
         if len(self.reasons) < REASONS:
             self.reasons.add(self.reason)
@@ -320,10 +323,11 @@ class Shelf(Protocol):
 
 
 class Families:
-    """All structures that were met. `known`: families; `variants`: theirs, by family and number."""
+    """All structures that were met. `known`: families; `variants`: theirs, by family and number; `patience`: programs of a structure that are
+    computed before its first variant is made, as many as take about as long as making it."""
 
-    def __init__(self, known: Cache, variants: Cache) -> None:
-        self.known, self.variants = known, variants
+    def __init__(self, known: Cache, variants: Cache, patience: int = 0) -> None:
+        self.known, self.variants, self.patience = known, variants, patience
         self.hits = self.misses = 0  # programs whose launches followed from those of others, and programs that were lowered
         self.refused = 0  # variants that were not what they were made from
         self._lock = threading.Lock()
@@ -393,7 +397,7 @@ class Families:
             new = not any(np.array_equal(row, other) for other in family.rows)
             if new:
                 family.rows.append(row)
-            if not new or len(family.rows) < 2 or not family.worth_another():
+            if not new or len(family.rows) < 2 or not family.worth_another(self.patience):
                 return
             rows = list(family.rows)
             family.attempts += 1  # also if nothing comes of it: then it is not tried again at every program

@@ -15,6 +15,7 @@ import calque
 from calque import nn
 from calque.backend.cpu import backend, contract, sized
 from calque.base.config import settings
+from calque.kernel import sizes
 from calque.kernel.arena import pack, stacked, stacking
 from calque.kernel.memory import Span
 from calque.kernel.sizes import FAMILIES, VARIANTS, Found
@@ -78,6 +79,7 @@ def test_new_sizes_of_a_training_step_are_lowered_by_arithmetic(monkeypatch: pyt
 def test_their_arguments_follow_by_arithmetic_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither lowering, nor placing, nor linking asks anything anew: the launches are not even built."""
     sizes = [40, 33, 57, 61, 47, 91, 83, 39, 58, 73, 52, 87, 46, 77, 65, 81]
+    monkeypatch.setattr(sized.ARRANGED, "patience", 0)
     arranged, step = sized.ARRANGED, trainer()
     hits, refused = arranged.hits, arranged.refused
     for n in sizes:
@@ -162,6 +164,37 @@ def test_what_an_executable_was_compiled_from_does_not_depend_on_what_was_tuned_
     whole = sized.from_nothing(found.result(), calls).arranged.arena_bytes
     monkeypatch.setattr(sized, "calls_of", lambda found: [replace(call, workspace=call.workspace + 4096) for call in calls])
     assert calls and executable.schedule.arena_bytes <= executable.linked.arena_bytes == whole
+
+
+def test_the_first_programs_of_a_structure_give_no_variant() -> None:
+    family = sizes.Family()
+    assert not any(family.worth_another(5) for _ in range(5)) and any(family.worth_another(5) for _ in range(3))
+
+
+def test_checks_of_such_programs_need_no_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where their values lie is among the arguments: an index that is out of range is found without the launches."""
+    monkeypatch.setattr(settings, "verify", False)
+    monkeypatch.setattr(sized.ARRANGED, "patience", 0)
+    calque.manual_seed(0)
+    table, head = nn.Embedding(50, 64), nn.Linear(64, 64)
+    hits = sized.ARRANGED.hits
+
+    def step(rows: int, more: int = 1) -> float:
+        tokens = calque.tensor(np.random.default_rng(rows).integers(0, 49, (8, rows)))
+        loss = head(table(tokens + calque.tensor(more))).softmax(-1).log().mean()  # indices that are computed are checked where they are used
+        table.zero_grad()
+        loss.backward()
+        return float(loss.item())
+
+    for n in (140, 133, 157, 161, 147, 191, 183, 139, 158, 173, 152, 187, 146, 177, 165, 181):
+        step(n)
+    assert sized.ARRANGED.hits > hits
+    made: list[int] = []
+    monkeypatch.setattr(sized, "_schedule", lambda *given, schedule=sized._schedule: made.append(1) or schedule(*given))
+    step(171)
+    with pytest.raises(IndexError, match="50"):
+        step(168, 30)
+    assert not made
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8), st.integers(0, 5000)), min_size=1, max_size=12)

@@ -47,12 +47,13 @@ class NativeCall:
 @dataclass(frozen=True, slots=True)
 class Ends:
     """What of a run is to be seen from outside. The arrays of a run are `inputs` that it is given, then `fresh` ones of so many elements and types;
-    `outputs`: which of them each output is as a whole, or -1; `checks`: how many values say whether a check has failed."""
+    `outputs`: which of them each output is as a whole, or -1; `checks`: buffers of the values that say whether a check has failed, and the
+    first byte of each in the arena, or -1 elsewhere."""
 
     inputs: int
     fresh: tuple[tuple[int, DType], ...]
     outputs: tuple[int, ...]
-    checks: int
+    checks: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,7 +466,8 @@ def ends_of(schedule: Schedule) -> Ends:
             return b.donor if donor.dtype is b.dtype and donor.numel == b.numel else -1
         return places.get(k, -1)
 
-    return Ends(inputs, tuple([(b.numel, b.dtype) for b in fresh.values()]), tuple(map(place, schedule.outputs)), len(schedule.checks))
+    checks = tuple([(k, buffers[k].index if buffers[k].kind == "arena" else -1) for k in schedule.checks])
+    return Ends(inputs, tuple([(b.numel, b.dtype) for b in fresh.values()]), tuple(map(place, schedule.outputs)), checks)
 
 
 def arranged(schedule: Schedule, calls: Sequence[CallFacts] | None = None) -> Arranged:

@@ -40,7 +40,7 @@ class Arguments:
 
 MOST = 1.15  # times the least memory: where a known order needs more, a program has one of its own
 UNWANTED_WORKSPACE = 128  # bytes of a workspace that is not wanted
-ARRANGED = Families(Cache("sizes of launches", 2_000, 1 / 256), Cache("arguments for all sizes", 2_000, 3 / 256))
+ARRANGED = Families(Cache("sizes of launches", 2_000, 1 / 256), Cache("arguments for all sizes", 2_000, 3 / 256), 5)
 
 
 def compile_sized(launches: Found) -> CpuExecutable:
