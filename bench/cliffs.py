@@ -9,7 +9,8 @@ with cold caches and sleeping threads, which no loop does. `--single`: one by on
 Prints the median turn of both after the warm-up, the median ratio of neighbouring turns (PyTorch / Calque: above 1 Calque is faster) with the bar
 that is asked for, the ratio of the first turns (a fresh process), how many programs Calque compiled in the measured turns, and how much memory it
 took in them. `--warm`, `--measured`: other numbers of turns than the case has. Calque has what a process that ran other turns (lengths, trees,
-images) has put into its disk cache; with `--empty` it is empty.
+images) has put into its disk cache; with `--empty` it is empty. `--tree FOLDER`: Calque of another tree takes turns with both, and behind the row
+stands the time of all measured turns here by that of the other (a median would hide what plans cost that are made now and then).
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ def resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def worker(framework: str, name: str, threads: int) -> None:
-    """Answer each number on standard input with the seconds of that turn."""
-    sys.path[:0] = [str(HERE), str(HERE.parent)]
+def worker(framework: str, name: str, threads: int, root: str) -> None:
+    """Answer each number on standard input with the seconds of that turn, by the Calque of a tree."""
+    sys.path[:0] = [str(HERE), root]
     from reading import CASES as READING
     from sequences import CASES as SEQUENCES
     from unrepeated import CASES
@@ -68,8 +69,8 @@ def worker(framework: str, name: str, threads: int) -> None:
 class Contender:
     """A worker process."""
 
-    def __init__(self, framework: str, name: str, threads: int, environment: dict[str, str]) -> None:
-        command = [sys.executable, __file__, "--worker", framework, "--only", name, "--threads", str(threads)]
+    def __init__(self, framework: str, name: str, threads: int, environment: dict[str, str], root: str = str(HERE.parent)) -> None:
+        command = [sys.executable, __file__, "--worker", framework, "--only", name, "--threads", str(threads), "--root", root]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=installed.environment(**environment))
 
     def ask(self, turn: int) -> dict[str, Any]:
@@ -90,9 +91,22 @@ class Contender:
         self.process.wait()
 
 
-def measure(name: str, case: Any, threads: int, environment: dict[str, str], single: bool) -> str:
-    """One row."""
-    contenders = {f: Contender(f, name, threads, environment) for f in ("torch", "calque")}
+def filled(name: str, case: Any, threads: int, folder: str, root: str, empty: bool) -> dict[str, str]:
+    """The environment of a Calque whose disk cache is there, unless it is to be empty."""
+    environment = {"CALQUE_CACHE": folder, "PYTHONWARNINGS": "ignore"}
+    if not empty:
+        before = Contender("calque", name, threads, environment, root)
+        for k in range(OTHERS, OTHERS + case.warm + 1):
+            before.ask(k)
+        before.close()
+    return environment
+
+
+def measure(name: str, case: Any, threads: int, environments: dict[str, dict[str, str]], single: bool) -> str:
+    """One row. `environments`: by the tree, the first is this one."""
+    here, *others = environments
+    contenders = {f: Contender(f, name, threads, environments[here]) for f in ("torch", "calque")}
+    contenders |= {tree: Contender("calque", name, threads, environments[tree], tree) for tree in others}
     first = {f: c.ask(0)["seconds"] for f, c in contenders.items()}
     last: dict[str, Any] = {}
     for k in range(1, case.warm):
@@ -114,7 +128,7 @@ def measure(name: str, case: Any, threads: int, environment: dict[str, str], sin
     compiled, grown = last["calque"]["compiled"] - begin["compiled"], last["calque"]["mib"] - begin["mib"]
     return (
         f"| {name} | {ours:.1f} | {theirs:.1f} | {ratio:.2f} | {case.bar} | {first['torch'] / first['calque']:.2f} | {first['calque']:.2f} "
-        f"| {compiled} | {grown:.1f} |"
+        f"| {compiled} | {grown:.1f} |" + "".join(f" {sum(times['calque']) / sum(times[tree]):.3f} |" for tree in others)
     )
 
 
@@ -128,29 +142,28 @@ def main() -> None:
     parser.add_argument("--measured", type=int)
     parser.add_argument("--single", action="store_true", help="turns of a few milliseconds one by one, too")
     parser.add_argument("--empty", action="store_true", help="begin with an empty kernel cache")
+    parser.add_argument("--tree", help="another tree of Calque, which takes turns too")
+    parser.add_argument("--root", default=str(HERE.parent), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        worker(options.worker, options.only, options.threads)
+        worker(options.worker, options.only, options.threads, options.root)
         return
     sys.path[:0] = [str(HERE)]
     from reading import CASES as READING
     from sequences import CASES as SEQUENCES
     from unrepeated import CASES
 
-    print("| program | Calque ms | PyTorch ms | PyTorch / Calque | bar | first turn | Calque s | compiled | MiB |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    other = bool(options.tree)
+    print("| program | Calque ms | PyTorch ms | PyTorch / Calque | bar | first turn | Calque s | compiled | MiB |" + " here / other |" * other)
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|" + "---:|" * other)
     cases = CASES | SEQUENCES | READING
     for name in options.only.split(";") if options.only else cases:
         given = {key: value for key in ("warm", "measured") if (value := getattr(options, key)) is not None}
         case = dataclasses.replace(cases[name], **given)
         with tempfile.TemporaryDirectory() as folder:
-            environment = {"CALQUE_CACHE": folder, "PYTHONWARNINGS": "ignore"}
-            if not options.empty:
-                before = Contender("calque", name, options.threads, environment)
-                for k in range(OTHERS, OTHERS + case.warm + 1):
-                    before.ask(k)
-                before.close()
-            print(measure(name, case, options.threads, environment, options.single), flush=True)
+            trees = [options.root, *([options.tree] if options.tree else [])]
+            environments = {tree: filled(name, case, options.threads, f"{folder}/{k}", tree, options.empty) for k, tree in enumerate(trees)}
+            print(measure(name, case, options.threads, environments, options.single), flush=True)
 
 
 if __name__ == "__main__":
