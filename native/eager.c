@@ -4,14 +4,14 @@
 #include "eager.h"
 
 PyTypeObject *eager_type;
-static PyObject *steps, *step_for, *ours, *foreign, *array_twin, *made_twin, *applied_edge, *site_edge, *settings, *tracing, *active_name, *last_name;
+static PyObject *steps, *known_steps, *step_for, *ours, *others, *foreign, *array_twin, *made_twin, *applied_edge, *site_edge, *settings, *tracing, *active_name, *last_name;
 static Py_ssize_t kernel_at;
 
-/* set_eager(Eager, Step, steps, step_for, ours, foreign, array, made, edge, edge_at, settings, names of the module `trace`) */
+/* set_eager(Eager, Step, steps, known_steps, step_for, ours, others, foreign, array, made, edge, edge_at, settings, names of the module `trace`) */
 PyObject *set_eager(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *type, *step;
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOO", &type, &step, &steps, &step_for, &ours, &foreign, &array_twin, &made_twin, &applied_edge, &site_edge,
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOO", &type, &step, &steps, &known_steps, &step_for, &ours, &others, &foreign, &array_twin, &made_twin, &applied_edge, &site_edge,
                           &settings, &tracing))
         return NULL;
     PyObject *member = PyObject_GetAttrString(step, "kernel");
@@ -97,20 +97,23 @@ static PyObject *recall(PyObject *object, PyObject *op, PyObject *first, PyObjec
     Known_Step *entry = &memo->known[(hash ^ (hash >> 7)) % MEMORY];
     if (entry->first != first || entry->second != second) {
         PyObject *args[4] = {op, first, second == NULL ? Py_None : second, memo->unusual};
-        PyObject *step = PyObject_Vectorcall(step_for, args, 4, NULL);
+        PyObject *key = PyTuple_Pack(4, op, first, args[2], memo->unusual);
+        PyObject *step = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(known_steps, key));
+        Py_XDECREF(key);
+        if (step == NULL && !PyErr_Occurred()) step = PyObject_Vectorcall(step_for, args, 4, NULL);
         if (step == NULL) return NULL;
         if (entry->first == NULL) remembered++;
         Py_XSETREF(entry->first, Py_NewRef(first));
         Py_XSETREF(entry->second, Py_XNewRef(second));
         Py_XSETREF(entry->step, step);
     }
-    return entry->step == Py_None ? NULL : entry->step;
+    return entry->step == Py_False ? NULL : entry->step;
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ values */
 
 /* The memory of a tensor's storage, or NULL. */
-static PyArrayObject *memory_of(PyObject *t) {
+PyArrayObject *memory_of(PyObject *t) {
     PyObject *buffer = AT(AT(t, Tensor.at._storage), Storage.at.buffer);
     if (buffer == Py_None || AT(buffer, Buffer.at.task) != Py_None) return NULL;
     PyObject *array = AT(buffer, Buffer.at.array);
@@ -135,50 +138,53 @@ static PyObject *tensor_over(PyObject *flat, PyObject *memory, PyObject *layout)
     return new_tensor(storage, layout);
 }
 
-/* The edge of a node that is made now, by the user's line, as `Step.edge`. */
-static PyObject *edge_of(PyObject *state, PyObject *step, Kernel *kernel) {
-    if (AT(state, State.at.applied) != Py_None) return PyObject_CallOneArg(applied_edge, step);
+/* As `user_site` of `observe/source.py`; false without an error if nobody's Python has called, or with one. The code is a new reference. */
+bool user_site(PyCodeObject **code, int *position) {
     PyFrameObject *frame = PyEval_GetFrame();
     Py_XINCREF(frame);
     while (frame != NULL) {
-        PyCodeObject *code = PyFrame_GetCode(frame);
-        int position = PyFrame_GetLasti(frame);
-        for (int k = 0; k < PLACES; k++)
-            if (kernel->places[k].code == (PyObject *)code && kernel->places[k].position == position) {
-                Py_DECREF(code);
-                Py_DECREF(frame);
-                return Py_NewRef(kernel->places[k].edge);
-            }
-        int here = PySet_Contains(ours, code->co_filename);
-        if (here == 0) {
-            PyObject *answer = PyObject_CallOneArg(foreign, code->co_filename);
+        *code = PyFrame_GetCode(frame);
+        *position = PyFrame_GetLasti(frame);
+        int here = PySet_Contains(ours, (*code)->co_filename);
+        if (here == 0 && PyDict_GetItemWithError(others, (*code)->co_filename) == NULL) {
+            PyObject *answer = PyErr_Occurred() ? NULL : PyObject_CallOneArg(foreign, (*code)->co_filename);
             here = answer == NULL ? -1 : answer == Py_False;
             Py_XDECREF(answer);
         }
-        if (here == 0) {
-            PyObject *at = PyLong_FromLong(position);
-            PyObject *args[3] = {step, (PyObject *)code, at};
-            PyObject *edge = at == NULL ? NULL : PyObject_Vectorcall(site_edge, args, 3, NULL);
-            Py_XDECREF(at);
-            Py_DECREF(frame);
-            if (edge == NULL) { Py_DECREF(code); return NULL; }
-            Place *place = &kernel->places[kernel->next_place++ % PLACES];
-            Py_XSETREF(place->code, (PyObject *)code);
-            Py_XSETREF(place->edge, Py_NewRef(edge));
-            place->position = position;
-            return edge;
-        }
-        Py_DECREF(code);
-        if (here < 0) { Py_DECREF(frame); return NULL; }
-        PyFrameObject *back = PyFrame_GetBack(frame);
+        PyFrameObject *back = here == 1 ? PyFrame_GetBack(frame) : NULL;
         Py_DECREF(frame);
+        if (here == 0) return true;
+        Py_CLEAR(*code);
         frame = back;
     }
-    return PyObject_CallFunction(site_edge, "OOi", step, Py_None, 0);
+    return false;
+}
+
+/* The edge of a node that is made now, by the user's line, as `Step.edge`. */
+static PyObject *edge_of(PyObject *state, PyObject *step, Kernel *kernel) {
+    if (AT(state, State.at.applied) != Py_None) return PyObject_CallOneArg(applied_edge, step);
+    PyCodeObject *code;
+    int position;
+    if (!user_site(&code, &position)) return PyErr_Occurred() ? NULL : PyObject_CallFunction(site_edge, "OOi", step, Py_None, 0);
+    for (int k = 0; k < PLACES; k++)
+        if (kernel->places[k].code == (PyObject *)code && kernel->places[k].position == position) {
+            Py_DECREF(code);
+            return Py_NewRef(kernel->places[k].edge);
+        }
+    PyObject *at = PyLong_FromLong(position);
+    PyObject *args[3] = {step, (PyObject *)code, at};
+    PyObject *edge = at == NULL ? NULL : PyObject_Vectorcall(site_edge, args, 3, NULL);
+    Py_XDECREF(at);
+    if (edge == NULL) { Py_DECREF(code); return NULL; }
+    Place *place = &kernel->places[kernel->next_place++ % PLACES];
+    Py_XSETREF(place->code, (PyObject *)code);
+    Py_XSETREF(place->edge, Py_NewRef(edge));
+    place->position = position;
+    return edge;
 }
 
 /* As `possible` of `record/novel.py`, of what may change while operations are computed. */
-static bool possible(PyObject *state) {
+bool possible(PyObject *state) {
     return AT(state, State.at.device) == Py_None && AT(state, State.at.capture) == Py_None && AT(settings, Settings.at.checked) == Py_False
         && AT(settings, Settings.at.deterministic) == Py_False && AT(settings, Settings.at.sync) == Py_False
         && AT(settings, Settings.at.eager) != known.zero && PyDict_GetItemWithError(tracing, active_name) == Py_None;
@@ -324,4 +330,19 @@ PyObject *eager_made(PyObject *module, PyObject *const *args, Py_ssize_t count) 
     if (t == NULL || cache == NULL) { Py_XDECREF(t); Py_XDECREF(cache); return NULL; }
     replace(t, Tensor.at._cache, cache);
     return t;
+}
+
+/* over(owner, array, dtype, count): a flat array of so many elements over the memory of another one, kept alive by `owner` alone. */
+PyObject *array_over(PyObject *module, PyObject *const *args, Py_ssize_t size) {
+    (void)module;
+    npy_intp count = size == 4 ? PyLong_AsSsize_t(args[3]) : -1;
+    if (count < 0 || !PyArray_Check(args[1]) || !PyArray_DescrCheck(args[2])) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "over takes an owner, an array, a dtype and a count");
+        return NULL;
+    }
+    PyArrayObject *array = (PyArrayObject *)args[1];
+    PyArray_Descr *descr = (PyArray_Descr *)Py_NewRef(args[2]);
+    PyObject *flat = PyArray_NewFromDescr(&PyArray_Type, descr, 1, &count, NULL, PyArray_DATA(array), NPY_ARRAY_CARRAY, NULL);
+    if (flat != NULL && PyArray_SetBaseObject((PyArrayObject *)flat, Py_NewRef(args[0])) < 0) Py_CLEAR(flat);
+    return flat;
 }

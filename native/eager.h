@@ -12,9 +12,16 @@ PyObject *eager_unary(PyObject *state, PyObject *op, PyObject *memo, PyObject *a
 PyObject *eager_binary(PyObject *state, PyObject *op, PyObject *memo, PyObject *a, PyObject *b, bool two);
 PyObject *eager_record(PyObject *state, PyObject *op, PyObject *operands, PyObject *attrs, PyObject *row_major);
 
+bool possible(PyObject *state);
+bool user_site(PyCodeObject **code, int *position);
+
 PyObject *memo_entries(PyObject *module, PyObject *none);
 PyObject *set_eager(PyObject *module, PyObject *args);
 PyObject *eager_array(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *eager_made(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *array_over(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *set_reading(PyObject *module, PyObject *args);
+PyObject *read_element(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *index_key(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 #endif

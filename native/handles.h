@@ -53,7 +53,7 @@ extern SettingsClass Settings;
    `primitives`: by name; `recorded`: what records one, whatever it is. */
 typedef struct {
     PyObject *local, *types, *numbers, *slot_of, *flush, *bound, *baked, *scalar_tag, *primitives, *recorded;
-    PyObject *state_name, *zero, *minus_one, *empty_string, *empty_tuple, *tag_s, *storage_name, *storage_slot;
+    PyObject *state_name, *zero, *one, *minus_one, *empty_string, *empty_tuple, *tag_s, *storage_name, *storage_slot;
 } Known;
 extern Known known;
 

@@ -48,6 +48,7 @@ extern PyTypeObject Kernel_Type;
 
 /* False: no memory. No operand is empty. */
 bool run_kernel(Kernel *kernel, char **pointers, char *out);
+PyArrayObject *memory_of(PyObject *t); /* of a tensor's storage, or NULL */
 bool number_at(PyObject *number, int type, char *where);
 PyObject *set_blas(PyObject *module, PyObject *args);
 PyObject *draw_bits(PyObject *module, PyObject *args);

@@ -25,6 +25,7 @@ static PyObject *set_up(PyObject *module, PyObject *args) {
     known.storage_name = PyUnicode_InternFromString("_storage");
     known.storage_slot = Py_XNewRef(_PyType_Lookup(Tensor.type, known.storage_name));
     known.zero = PyLong_FromLong(0);
+    known.one = PyLong_FromLong(1);
     known.minus_one = PyLong_FromLong(-1);
     known.empty_string = PyUnicode_InternFromString("");
     known.empty_tuple = PyTuple_New(0);
@@ -45,7 +46,8 @@ static PyObject *acyclic(PyObject *module, PyObject *const *args, Py_ssize_t cou
 
 static PyMethodDef methods[] = {
     {"set_up", set_up, METH_VARARGS, "set_up(classes, local, types, ..): what the others work with."},
-    {"set_eager", set_eager, METH_VARARGS, "set_eager(Eager, Step, steps, step_for, ours, foreign, array, made, edge, edge_at, settings, tracing): the same."},
+    {"set_eager", set_eager, METH_VARARGS, "set_eager(Eager, Step, steps, known_steps, step_for, ours, others, foreign, array, made, edge, edge_at, settings, tracing): the same."},
+    {"set_reading", set_reading, METH_VARARGS, "set_reading(sites, unreported): what reads count and look at."},
     {"set_blas", set_blas, METH_VARARGS, "set_blas(address of sgemm, of dgemm, whether its integers have 64 bits)"},
     {"loops", own_names, METH_NOARGS, "loops(): names of the primitives that have a loop of their own here."},
     FAST("acyclic", acyclic, "acyclic(x, ..): x; the collector of cycles no longer looks at any of them."),
@@ -59,6 +61,9 @@ static PyMethodDef methods[] = {
     FAST("make_view", make_view, "make_view(t, kind, label)"),
     FAST("array", eager_array, "array(trace, t): the values of a tensor, where they lie."),
     FAST("made", eager_made, "made(trace, value, view, fresh): a tensor of what a routine gave."),
+    FAST("over", array_over, "over(owner, array, dtype, count): a flat array over the memory of another one, which `owner` keeps alive."),
+    FAST("number", read_element, "number(t, reason): the only element of a tensor, or None where Python is to read it."),
+    FAST("basic_key", index_key, "basic_key(items, read): a hashable form of an index, or None if a view is not made by it."),
     FAST("arithmetic", arithmetic, "arithmetic(values, steps, guards, results, hashed): the results, the guard that does not hold, or None."),
     FAST("run_pass", run_pass, "run_pass(work, state, heap, pending, leaves, keep): works through the nodes that have nothing unusual."),
     {NULL, NULL, 0, NULL},

@@ -32,7 +32,7 @@ from calque.base.layout import Layout, dense_layout, value_layout
 from calque.base.native import forget_steps, hot
 from calque.base.shapes import fills, inverse
 from calque.ir.program import Node
-from calque.observe import events, source
+from calque.observe import causes, events, source
 from calque.observe.source import user_site
 from calque.ops.opdef import REGISTRY, OpDef, get
 from calque.record import recorder
@@ -44,6 +44,7 @@ from calque.record.recorder import State, Storage, Trace, local, recording_line
 from calque.record.trie import BOUND, root
 from calque.run.backends import recurrence
 from calque.run.buffer import Buffer, strided
+from calque.run import dispatch
 from calque.run.dispatch import new_array
 from calque.run.estimate import PRODUCTS, large
 from calque.tensor import Tensor, attach_node, order_of, record, sub_layout, turned, wrap
@@ -52,7 +53,8 @@ MINE = 3  # references to the buffer of one storage while it is written: the sto
 LINES = 64  # places in the user's program that one operation is remembered for
 _ADD, _UPDATE = get("add"), get("update")
 _NOWHERE = Edge(None, None, (), (), None, "")  # nothing is ever put behind it
-_steps = Cache("operations computed at once", 1500, 1 / 32)  # (operation, attributes, layouts of operands) -> Step
+_steps = Cache("operations computed at once", 1500, 7 / 256)  # (operation, attributes, layouts of operands) -> Step
+_known_steps = Cache("steps by what native code has", 250, 1 / 256)  # (operation, layouts, what is unusual) -> Step, or False: none with a kernel
 shown_back = Cache("layouts of gradients of views", 500, 1 / 512)  # (rule of a view, layout of a gradient) -> layout under which it is the operand's
 _writers = Cache("edges of writes", 500, 1 / 512)  # (line, layout of the storage) -> what says who wrote it
 _new: Any = object.__new__
@@ -141,15 +143,17 @@ class _Shown:
         self._layout = view
 
 
-def _step_for(op: OpDef, first: Layout, second: Any, unusual: Callable[..., bool] | None) -> Step | None:
-    """For the compiled module: the step of an operation of one operand, or of two, of which `second` is the layout or, of a number, the dtype; None
+def _step_for(op: OpDef, first: Layout, second: Any, unusual: Callable[..., bool] | None) -> Step | bool:
+    """For the compiled module: the step of an operation of one operand, or of two, of which `second` is the layout or, of a number, the dtype; False
     if it has no kernel, or if operands like these are `unusual`."""
     forget_steps()
     shown = (first,) if second is None else (first, second)
-    if unusual is not None and all(view.__class__ is Layout for view in shown) and unusual(*map(_Shown, shown)):
-        return None
-    found = step_of(op, shown)
-    return None if found.kernel is None else found
+    found: Step | bool = False
+    if unusual is None or not all(view.__class__ is Layout for view in shown) or not unusual(*map(_Shown, shown)):
+        step = step_of(op, shown)
+        found = step if step.kernel is not None else False
+    _known_steps.keep((op, first, second, unusual), found)
+    return found
 
 
 def _window(flat: np.ndarray[Any, Any], view: Layout) -> np.ndarray[Any, Any]:
@@ -401,4 +405,5 @@ if hot is not None:
     _KNOWN = local, tensor.TENSOR_TYPES, tensor._sequence, tensor.slot_of, recorder.flush, BOUND, BAKED, scalar_tag, REGISTRY, tensor.recorded
     hot.set_up({c.__name__: c for c in _CLASSES}, *_KNOWN)
     _TWINS = Eager.array, Eager.made, Step._edge, Step.edge_at
-    hot.set_eager(Eager, Step, _steps, _step_for, source._ours, source._foreign, *_TWINS, settings, vars(events))
+    hot.set_eager(Eager, Step, _steps, _known_steps, _step_for, source._ours, source._others, source._foreign, *_TWINS, settings, vars(events))
+    hot.set_reading(causes.Causes.sites, dispatch.unreported)

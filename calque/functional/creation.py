@@ -17,7 +17,7 @@ from calque.base.text import shown, type_name
 from calque.functional.common import cast, is_number, is_scalar, is_tensor, method, number, prim
 from calque.functional.declared import public
 from calque.functional.formats import clone, format_of, like, reordered
-from calque.functional.literals import refuse, to_array
+from calque.functional.literals import refuse, simple_array, to_array
 from calque.functional.memory import share_array
 from calque.functional.options import dtype_for, fill_number, filled, marked, resolve_device, resolve_dtype, size_of, written
 from calque.functional.placing import placed, placed_like, placed_like_or_third
@@ -28,14 +28,6 @@ from calque.run.memory import out_of_memory
 from calque.tensor import Tensor, upload_known
 
 # ---------------------------------------------------------------------------------------------------------- from values
-
-
-def _is_plain(number: Any) -> bool:
-    """Whether every type holds numbers of this size."""
-    return abs(number) < 1 << 15 or number - number != 0
-
-
-_NUMBERS: dict[type, dt.DType | None] = {bool: dt.bool_, int: dt.int64, float: None}  # None: the default dtype
 
 
 @public(method=False)
@@ -51,9 +43,16 @@ def tensor(
     tensor([[ 3,  5],
             [10,  5]])
     """
-    if dtype is None and device is None and data.__class__ in _NUMBERS and _is_plain(data):
-        kind = _NUMBERS[data.__class__] or dt.get_default_dtype()
-        return marked(upload_known(np.array(data, kind.np), kind, data), requires_grad, "tensor")
+    try:
+        if device is None and (dtype is None or dtype.__class__ is dt.DType) and (found := simple_array(data, dtype)) is not None:
+            return marked(upload_known(*found, data), requires_grad, "tensor")
+        return _looked_at(data, dtype, device, requires_grad)
+    except MemoryError as error:
+        raise out_of_memory(error, "tensor", f"a tensor of {shown(data)}") from None
+
+
+def _looked_at(data: Any, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
+    """`tensor`, of anything."""
     resolve_device(device, "tensor")
     if is_tensor(data):
         data = ordinary(data)
@@ -61,13 +60,10 @@ def tensor(
         return marked(clone(result), requires_grad, "tensor")
     if data.__class__ is LiveFloat and dtype is None:  # a replay has another number
         return marked(filled((), data, dt.get_default_dtype(), "tensor"), requires_grad, "tensor")
-    try:
-        with plainly():
-            array, inferred = to_array(data, dtype if dtype.__class__ is dt.DType else None)
-        wanted = resolve_dtype(dtype, inferred, "tensor")
-        return marked(upload_known(_converted(array, wanted, data), wanted, data), requires_grad, "tensor")
-    except MemoryError as error:
-        raise out_of_memory(error, "tensor", f"a tensor of {shown(data)}") from None
+    with plainly():
+        array, inferred = to_array(data, dtype if dtype.__class__ is dt.DType else None)
+    wanted = resolve_dtype(dtype, inferred, "tensor")
+    return marked(upload_known(_converted(array, wanted, data), wanted, data), requires_grad, "tensor")
 
 
 def _converted(array: np.ndarray[Any, Any], dtype: dt.DType, data: Any) -> np.ndarray[Any, Any]:
@@ -120,8 +116,9 @@ def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
             raise refuse(ndarray, ndarray)
         names = ", ".join(d.name for d in dt.EVERY)
         raise DTypeError(f"[from_numpy] can't convert np.ndarray of type {ndarray.dtype}; the supported types are {names}")
-    item = dtype.itemsize
-    shareable = ndarray.flags.writeable and ndarray.dtype.isnative and ndarray.ctypes.data % item == 0
+    item, flags = dtype.itemsize, ndarray.flags
+    aligned = flags.aligned and (ndarray.dtype.alignment == item or ndarray.ctypes.data % item == 0)
+    shareable = flags.writeable and ndarray.dtype.isnative and aligned
     if not shareable or any(s < 0 or s % item for s in ndarray.strides):
         return upload_known(ndarray, dtype)
     return share_array(ndarray, dtype)

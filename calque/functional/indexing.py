@@ -3,6 +3,7 @@ PyTorch's meaning."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from operator import index as as_int
 from typing import Any
@@ -16,6 +17,7 @@ from calque.base.asked import ASKED
 from calque.base.device import CPU
 from calque.base.errors import DTypeError, NotDense, OutOfRangeError, ShapeError, how_to_pass
 from calque.base.layout import Layout, dense_layout, layout
+from calque.base.native import hot
 from calque.base.shapes import Shape, broadcast_shapes
 from calque.base.text import type_name
 from calque.functional.checks import check_index, known_values
@@ -41,8 +43,9 @@ def _bound(value: Any) -> int | None:
     return None if value is None else value if value.__class__ is int else as_int(value)
 
 
-def basic_key(items: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """A hashable form of an index made of integers, slices, None and Ellipsis; None if it holds anything else."""
+def _basic_key(items: tuple[Any, ...], read: bool) -> tuple[Any, ...] | None:
+    """A hashable form of an index made of integers, slices, None and Ellipsis; None if it holds anything else. `read`: tensors of one integer may
+    stand in it, too, where nothing is pending (which the compiled module does; else `_read` finds them)."""
     key: list[Any] = []
     for item in items:
         kind = item.__class__
@@ -55,6 +58,9 @@ def basic_key(items: tuple[Any, ...]) -> tuple[Any, ...] | None:
         else:
             return None
     return tuple(key)
+
+
+basic_key: Callable[[tuple[Any, ...], bool], tuple[Any, ...] | None] = _basic_key if hot is None else hot.basic_key
 
 
 def _spelled_out(key: tuple[Any, ...], view: Layout, consumed: int) -> tuple[Any, ...]:
@@ -121,7 +127,7 @@ def get(input: Tensor, index: Any) -> Tensor:
         found = lookup(place) or remember(place, selected(input._layout, 0, index, "index"))
         return make_view(input, found, "SelectBackward0")
     items = _items(index)
-    key = basic_key(items)
+    key = basic_key(items, True)
     if key is not None:
         return _view(input, key)
     try:
@@ -324,13 +330,19 @@ def _read_now(input: Tensor, items: tuple[Any, ...]) -> Tensor | None:
     if first.dtype is dt.int64 and first.numel * prod(view.shape[len(items) :]) >= LARGE:
         return None
     try:
-        found = trace.array(input)[tuple([trace.array(item) for item in items])]
+        found = _picked(trace.array(input), [trace.array(item) for item in items])
     except IndexError:
         return None  # the slow way says what is wrong
-    if not found.flags.c_contiguous:
-        found = np.ascontiguousarray(found)
     made: Tensor = trace.made(found, dense_layout(found.shape, view.dtype), True)
     return made
+
+
+def _picked(values: np.ndarray[Any, Any], indices: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """What indices pick from an array, as a row-major one. Rows are moved whole by `take`, in a sixth of the time."""
+    if len(indices) == 1 and values.ndim > 1 and indices[0].dtype != np.bool_ and values.flags.c_contiguous:
+        return values.take(indices[0], 0)
+    found = values[tuple(indices)]
+    return found if found.flags.c_contiguous else np.ascontiguousarray(found)
 
 
 def _read(input: Tensor, items: tuple[Any, ...]) -> Tensor:
@@ -410,7 +422,7 @@ def set_item(input: Tensor, index: Any, value: Any) -> None:
 
 def _set_item(input: Tensor, index: Any, value: Any) -> None:
     items = _items(index)
-    key = basic_key(items)
+    key = basic_key(items, False)
     if key is None:
         put_values(input, items, value)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -161,6 +162,47 @@ def _large(data: Any, array: np.ndarray[Any, Any], dtype: dt.DType | None) -> np
             pass
         raise refuse(data, array.astype(object))
     return np.array(data, np.complex128 if complex in kinds or (dtype is not None and dtype.is_complex) else np.float64)
+
+
+_SHORT = 64  # numbers in a list whose types are looked at one by one
+_SMALL = 1 << 7  # every type has numbers of this size
+_REAL = {dt.float32, dt.float64}
+_SEQUENCES = {list, tuple}
+_PLAIN_REAL = {bool, int, float}
+
+
+def _own_dtype(data: Any) -> dt.DType | None:
+    """The dtype of real numbers of Python's that have one type."""
+    kinds = set(map(type, data)) if len(data) <= _SHORT else ()
+    return _DTYPE_OF[kinds.pop()]() if len(kinds) == 1 and kinds <= _PLAIN_REAL else None  # type: ignore[union-attr]
+
+
+def simple_array(data: Any, dtype: dt.DType | None) -> tuple[np.ndarray[Any, Any], dt.DType] | None:
+    """`to_array` of what loops make tensors of again and again, converted to `dtype` if one is given: an array, a number, short rows of numbers of one
+    type. None where more has to be looked at."""
+    kind, numbers = data.__class__, (data,)
+    if kind is np.ndarray:
+        own = None if data.dtype.kind == "b" else dt.from_numpy_dtype(data.dtype)  # its bytes may be others than 0 and 1
+    elif kind in _PLAIN_REAL:
+        own = _DTYPE_OF[kind]()
+    elif kind in _SEQUENCES:
+        rows = 0 < len(data) <= _SHORT and data[0].__class__ in _SEQUENCES and len(data[0]) <= _SHORT
+        numbers = tuple(chain.from_iterable(data)) if rows and _SEQUENCES.issuperset(map(type, data)) else data
+        own = _own_dtype(numbers)
+    else:
+        own = None
+    wanted = own if dtype is None else dtype
+    if own is None or wanted is None or (wanted is not own and (wanted not in _REAL or not (own in _REAL or own is dt.int64))):
+        return None
+    if kind is np.ndarray and data.dtype is wanted.np:
+        return data, wanted
+    try:
+        if kind is not np.ndarray and -_SMALL <= min(numbers) and max(numbers) < _SMALL:  # where NaN stands first, both are NaN
+            return np.array(data, wanted.np), wanted
+        with np.errstate(all="ignore"):
+            return np.array(data, wanted.np), wanted
+    except (OverflowError, ValueError):  # an integer of more than 64 bits, rows of several lengths
+        return None
 
 
 def to_array(data: Any, dtype: dt.DType | None = None) -> tuple[np.ndarray[Any, Any], dt.DType]:

@@ -52,6 +52,6 @@ def share_array(array: np.ndarray[Any, Any], dtype: DType) -> Tensor:
     shape, strides = tuple(array.shape), tuple(s // item for s in array.strides)
     if array.size == 0:
         return from_array(np.empty(0, dtype.np), layout(shape, contiguous_strides(shape), 0, dtype))
-    extent = view_bounds(shape, strides, 0)[1] + 1
-    memory = ForeignMemory(array, extent * item)
-    return from_array(np.asarray(memory).view(dtype.np), layout(shape, strides, 0, dtype), owner=memory)
+    extent = array.size if array.flags.c_contiguous else view_bounds(shape, strides, 0)[1] + 1
+    memory = ForeignMemory(array)
+    return from_array(memory.over(array, dtype.np, extent), layout(shape, strides, 0, dtype), owner=memory)

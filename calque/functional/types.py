@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from calque.autograd.moving import move
@@ -10,6 +10,7 @@ from calque.base import dtypes as dt
 from calque.base.device import CPU, META, Device
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.layout import strided
+from calque.base.native import hot
 from calque.base.text import described, shown
 from calque.functional.common import attribute, is_tensor, method, require_operands
 from calque.functional.declared import public
@@ -224,6 +225,14 @@ for _name in ("is_sparse", "is_sparse_csr", "is_quantized", "is_mkldnn", "is_nes
 # ------------------------------------------------------------------------------------------------------ Python numbers
 
 
+def _asked(t: Tensor, reason: str) -> Any:
+    """The only element of a tensor, where the compiled module can read it: nothing is pending. None: `read_number` is to read it."""
+    return None
+
+
+number: Callable[[Tensor, str], Any] = _asked if hot is None else hot.number
+
+
 @method("item")
 def item(input: Tensor) -> Any:
     """The only element, as a Python number.
@@ -232,6 +241,8 @@ def item(input: Tensor) -> Any:
     >>> calque.tensor([2.5]).item()
     2.5
     """
+    if (found := number(input, "item")) is not None:
+        return found
     if input._layout.numel != 1:
         raise ShapeError(
             f"[item] a Tensor with {input._layout.numel} elements cannot be converted to Scalar: expected one element, got shape "
@@ -272,6 +283,8 @@ def _position(values: Any) -> int:
 
 
 def _truth(input: Tensor) -> bool:
+    if (found := number(input, "bool")) is not None:
+        return bool(found)
     view = input._layout
     if view.numel != 1:
         many = "no values" if view.numel == 0 else f"{view.numel} values"
@@ -304,7 +317,8 @@ def _integer(input: Tensor) -> int:
             f"{tuple(input._layout.shape)} of "
             f"{input._layout.dtype}"
         )
-    return int(read_number(input, "index", _position))
+    found = number(input, "index")
+    return int(read_number(input, "index", _position) if found is None else found)
 
 
 def _length(input: Tensor) -> int:
@@ -329,8 +343,8 @@ def _contains(input: Tensor, element: Any) -> bool:
 
 method("__bool__")(_truth)
 method("is_nonzero")(_truth)
-method("__int__")(lambda self: int(_real_item(self)))
-method("__float__")(lambda self: float(_real_item(self)))
+method("__int__")(lambda self: int(_real_item(self) if (found := number(self, "item")) is None else found))
+method("__float__")(lambda self: float(_real_item(self) if (found := number(self, "item")) is None else found))
 method("__complex__")(lambda self: complex(item(self)))
 method("__index__")(_integer)
 method("__len__")(_length)

@@ -12,6 +12,7 @@ import numpy as np
 from calque.base.config import settings
 from calque.base.errors import InterruptedValueError, OutOfMemoryError
 from calque.base.layout import Layout
+from calque.base.native import hot
 from calque.observe import events
 from calque.ops.movement import window
 from calque.run.engine import Task
@@ -126,14 +127,20 @@ class ForeignMemory:
 
     __slots__ = ("root", "known", "__array_interface__", "__weakref__")
 
-    def __init__(self, array: np.ndarray[Any, Any], nbytes: int) -> None:
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
         root = array
         while isinstance(root.base, np.ndarray):
             root = root.base
         self.known = root.base is None  # memory of an unknown object may be in use for ever
         self.root = root
+
+    def over(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any], count: int) -> np.ndarray[Any, Any]:
+        """So many elements of the array's memory, from its first one on, as a flat array that this keeps alive."""
+        if hot is not None:
+            return hot.over(self, array, dtype, count)  # type: ignore[no-any-return]
         address = array.__array_interface__["data"][0]
-        self.__array_interface__ = {"data": (address, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
+        self.__array_interface__ = {"data": (address, False), "shape": (count * dtype.itemsize,), "typestr": "|u1", "version": 3}
+        return np.asarray(self).view(dtype)
 
     def in_use(self) -> bool:
         """Whether anybody but Calque has a reference."""

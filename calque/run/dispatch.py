@@ -199,7 +199,7 @@ def new_array(numel: int, dtype: DType | None, np_dtype: Any = None) -> Array:
         raise out_of_memory(error, UNNAMED, f"{numel:,} elements of {dtype or np_dtype!r}") from None
 
 
-_unreported: list[BaseException] = []  # raised at the next read: they have kept state from being written
+unreported: list[BaseException] = []  # raised at the next read: they have kept state from being written
 # Raised by `wait_for_queues` unless somebody has met the error before, or nobody has the values any more that could not be computed.
 # A value's error is asked of the value: kept here it would keep alive the frames that met it.
 _unseen: deque[tuple[BaseException | None, list[weakref.ref[Buffer]]]] = deque(maxlen=64)
@@ -210,8 +210,8 @@ ELSEWHERE: list[Callable[[], None]] = []
 
 def raise_pending() -> None:
     """Raise the first error of earlier asynchronous work that nobody has seen yet."""
-    while _unreported:
-        error = _unreported.pop(0)
+    while unreported:
+        error = unreported.pop(0)
         if not getattr(error, "calque_reported", False):
             error.calque_reported = True  # type: ignore[attr-defined]  # other values that it has cost may be kept, and never read
             raise error
@@ -397,7 +397,7 @@ def note_failure(error: Exception, line: str, outputs: list[Buffer], previous: S
             buffer.array = _flat_copy(old.array)
     remember(error, line, [b for b in outputs if b.array is None])
     if updates_state:
-        _unreported[:] = [e for e in _unreported if not getattr(e, "calque_reported", False)] + [error]
+        unreported[:] = [e for e in unreported if not getattr(e, "calque_reported", False)] + [error]
 
 
 def remember(error: Exception, line: str, failed: list[Buffer] | None = None) -> None:
