@@ -42,9 +42,9 @@ from calque.record.numbers import BAKED, scalar_tag
 from calque.record.path import BEHIND, Edge
 from calque.record.recorder import State, Storage, Trace, local, recording_line
 from calque.record.trie import BOUND, root
+from calque.run import dispatch
 from calque.run.backends import recurrence
 from calque.run.buffer import Buffer, strided
-from calque.run import dispatch
 from calque.run.dispatch import new_array
 from calque.run.estimate import PRODUCTS, large
 from calque.tensor import Tensor, attach_node, order_of, record, sub_layout, turned, wrap

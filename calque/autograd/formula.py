@@ -8,6 +8,7 @@ after the other with NumPy's routines. The guards of that function, and what is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,16 +19,19 @@ from calque.autograd.straight import AGAIN, GIVEN, MADE, MOST, NOTHING, SAME, WI
 from calque.backend.ref.interpret import number_as_array
 from calque.base.cache import Cache
 from calque.base.device import CPU
+from calque.base.dtypes import DType
 from calque.base.layout import Layout
 from calque.base.native import hot
 from calque.ops.opdef import OpDef
+from calque.record.live import LiveFloat, live
 from calque.record.nodes import GradNode
 from calque.record.path import ALWAYS, Counters, Edge, unknown
 from calque.record.recorder import Storage, Trace, local, result_of
-from calque.record.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, UNARY, Beginning, Tape, Unread
+from calque.record.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, UNARY, Beginning, Passed, Tape, Unread
 from calque.run.buffer import strided
 from calque.tensor import Tensor, wrap
 
+_BY_NUMBER: Any = object()  # in the place of a function: there is one for each number
 _variants = Cache("gradients computed at once", 6000, 1 / 64)  # (operation, attributes, operands, result) -> variants, as in `template.py`
 Rule = Callable[[Any, Any], Sequence[Any]]
 
@@ -73,20 +77,9 @@ class LastOnes:
 
 def gradients(trace: AtOnce, node: GradNode, grad: Tensor, rule: Rule) -> Sequence[Any] | None:
     """What a primitive's node, whose edge has no function that is for it, gives; None if its rule has to be run, or the pass is refused."""
-    if node.freed:
+    function = None if node.freed else _function(node, grad, rule)[0]
+    if function is None:
         return None
-    told = template.described(node, grad) if node.edge.layout.device is CPU and len(node.next) <= MOST else None
-    if told is None:
-        return None
-    place, key, storages, handles = told
-    variants = _variants.get(place)
-    if variants is None:
-        variants = _variants.keep(place, Formulas())
-    function = variants.get(key)
-    if function is None or function.__class__ is int:
-        function = _watched(variants, key, node, grad, storages, handles, rule)
-        if function is None:
-            return None
     node.edge.formula = function if node.edge.formula is unknown else LastOnes(function, node.edge.formula)
     return trace.quietly(function, trace, node, grad)  # type: ignore[no-any-return]
 
@@ -95,16 +88,8 @@ def verified(trace: AtOnce, node: GradNode, grad: Tensor, rule: Rule) -> Sequenc
     """Instead of `gradients` (`settings.verify`): run the rule, and compare it with what the function computes."""
     if node.freed:
         return None
-    function = None
-    operands: list[Any] = []  # terms of a sum may cancel: what differs by rounding depends on them, not on the sum
-    told = template.described(node, grad) if node.edge.layout.device is CPU and len(node.next) <= MOST else None
-    if told is not None:
-        place, key, storages, handles = told
-        operands = [trace.whole(storage) for storage in storages]
-        variants = _variants.get(place) or _variants.keep(place, Formulas())
-        function = variants.get(key)
-        if function is None or function.__class__ is int:
-            function = _watched(variants, key, node, grad, storages, handles, rule)
+    function, storages = _function(node, grad, rule)
+    operands = [trace.whole(storage) for storage in storages]  # terms of a sum may cancel: rounding depends on them, not on the sum
     found = None if function is None else trace.quietly(function, trace, node, grad)
     result = rule(node, grad)
     for ours, theirs in zip(found or (), result, strict=False):
@@ -115,6 +100,38 @@ def verified(trace: AtOnce, node: GradNode, grad: Tensor, rule: Rule) -> Sequenc
     return result
 
 
+def _function(node: GradNode, grad: Tensor, rule: Rule) -> tuple[Straight | None, list[Storage]]:
+    """The function for a node, if there is one, and the storages of its operands. It holds for any floats among these, if the rule does not decide by
+    them."""
+    if node.edge.layout.device is not CPU or len(node.next) > MOST:
+        return None, []
+    function: Any = _BY_NUMBER
+    for numbers in (False, True):
+        told = template.described(node, grad, numbers)
+        if told is None:
+            return None, []
+        place, key, storages, handles = told
+        variants = _variants.get(place)
+        if variants is None:
+            variants = _variants.keep(place, Formulas())
+        function = variants.get(key)
+        if function is not _BY_NUMBER:
+            break
+    if function is None or function.__class__ is int:
+        function = _watched(variants, key, node if numbers else _passing(node), grad, storages, handles, rule)
+    return function, storages
+
+
+def _passing(node: GradNode) -> GradNode:
+    """The node, with floats that no rule can do anything with but hand them on; itself if it has none."""
+    saved = node.saved
+    if saved is None or float not in map(type, saved.values()):
+        return node
+    watcher, other = Passed(), copy(node)
+    other.saved = {k: live(LiveFloat, value, k, watcher) if value.__class__ is float else value for k, value in saved.items()}
+    return other
+
+
 def _watched(
     variants: Formulas, key: Any, node: GradNode, grad: Tensor, storages: list[Storage], handles: list[Any], rule: Rule
 ) -> Straight | None:
@@ -122,13 +139,16 @@ def _watched(
     times = variants.get(key, 0)
     if times == 0 or times >= template.TRIES:
         if len(variants) >= template.VARIANTS:
+            by_number = [known for known, found in variants.items() if found is _BY_NUMBER]
             variants.clear()
+            variants.update(dict.fromkeys(by_number, _BY_NUMBER))
         variants[key] = max(times, 1)
         return None
     try:
         function = variants[key] = _written(node, grad, storages, handles, rule)
     except Unread:
-        variants[key] = times + 1
+        saved = node.saved
+        variants[key] = _BY_NUMBER if saved is not None and LiveFloat in map(type, saved.values()) else times + 1
         return None
     return function
 
@@ -198,16 +218,17 @@ class _Writer(Writer):
     def _operation(self, op: OpDef, operands: list[Any], attrs: tuple[Any, ...], layouts: tuple[Any, ...], numbers: Sequence[int] = ()) -> None:
         view = result_of(op, attrs, layouts, CPU)
         found = routine(op, attrs, layouts, view)
-        names = []
-        for k, x in enumerate(operands):
-            if k in numbers:
-                names.append(self.constant(x if found.numbers else number_as_array(x, layouts[k])))
-            else:
-                names.append(f"r{x}")
+        names = [self._argument(x, layouts[k], found.numbers) if k in numbers else f"r{x}" for k, x in enumerate(operands)]
         native = kernel(op, attrs, layouts, view, view, found, False)
         self.lines.append(f"r{self.register} = {self.constant(native or found.function)}({', '.join(names)})")
         if found.fresh or native is not None:
             self.fresh.add(self.register)
+
+    def _argument(self, value: Any, dtype: DType, plain: bool) -> str:
+        """A number as a routine takes it: `plain`, or as an array."""
+        if value.__class__ is LiveFloat:
+            return f"n{value.index}" if plain else f"as_array(n{value.index}, {self.constant(dtype)})"
+        return self.constant(value if plain else number_as_array(value, dtype))
 
     def _shown(self, base: int, view: Layout, whole: Layout) -> str:
         """A view of a register that holds a whole value."""
@@ -258,5 +279,6 @@ def _made(trace: AtOnce, value: Any, view: Layout, fresh: bool) -> Tensor:
 
 
 _Writer.names = {
-    **Writer.names, "shown": shown, "wrap": wrap, "array": _array if hot is None else hot.array, "made": _made if hot is None else hot.made,
+    **Writer.names, "shown": shown, "wrap": wrap, "as_array": number_as_array,
+    "array": _array if hot is None else hot.array, "made": _made if hot is None else hot.made,
 }  # fmt: skip

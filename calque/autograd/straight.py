@@ -15,6 +15,7 @@ from calque.base.cache import Cache
 from calque.base.dtypes import get_default_dtype
 from calque.base.layout import Layout, layout
 from calque.ops.opdef import OpDef
+from calque.record.live import LiveFloat
 from calque.record.nodes import GradNode
 from calque.record.path import unknown
 from calque.record.recorder import INPUT, VIEW, VIEW_AT, WITH_OFFSET, Storage
@@ -141,6 +142,9 @@ class Writer:
         if len(operands.entries) > 1:
             lines += ["saved, versions = node.saved, node.versions", "if saved is None: return None"]
         for k, entry in enumerate(operands.entries[1:]):
+            if entry.value.__class__ is LiveFloat:  # any number, by its place
+                lines += [f"n{entry.position} = saved[{entry.position}]", f"if n{entry.position}.__class__ is not float: return None"]
+                continue
             if entry.storage < 0:
                 same = f"v.__class__ is not {self.constant(entry.value.__class__)} or v != {self.constant(entry.value)}"
                 zero = "" if entry.value else f" or str(v) != {self.constant(str(entry.value))}"

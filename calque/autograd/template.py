@@ -173,9 +173,9 @@ def at_once(state: State) -> bool:
     return possible(state) and not settings.verify
 
 
-def described(node: GradNode, grad: Tensor) -> tuple[Any, Any, list[Storage], list[Any]] | None:
+def described(node: GradNode, grad: Tensor, numbers: bool = True) -> tuple[Any, Any, list[Storage], list[Any]] | None:
     """(what is the same for all nodes of an edge, what else the rule of a primitive depends on, its operands as storages and as handles); None if
-    that cannot be said."""
+    that cannot be said. `numbers`: floats among the operands are part of it."""
     edge = node.edge
     place = (edge.op, edge.attrs, edge.input_layouts, edge.layout)
     targets = node.next
@@ -200,7 +200,7 @@ def described(node: GradNode, grad: Tensor) -> tuple[Any, Any, list[Storage], li
             elif kind in LIVE:
                 return None
             else:
-                key += (kind, value or str(value))  # the zeros differ
+                key += (kind, value or str(value)) if numbers or kind is not float else (kind,)  # the zeros differ
                 continue
             if storage.version != version:
                 return None

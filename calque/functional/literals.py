@@ -178,8 +178,8 @@ def _own_dtype(data: Any) -> dt.DType | None:
 
 
 def simple_array(data: Any, dtype: dt.DType | None) -> tuple[np.ndarray[Any, Any], dt.DType] | None:
-    """`to_array` of what loops make tensors of again and again, converted to `dtype` if one is given: an array, a number, short rows of numbers of one
-    type. None where more has to be looked at."""
+    """`to_array` of what loops make tensors of again and again, converted to `dtype` if one is given: an array, a number, short rows of numbers of
+    one type. None where more has to be looked at."""
     kind, numbers = data.__class__, (data,)
     if kind is np.ndarray:
         own = None if data.dtype.kind == "b" else dt.from_numpy_dtype(data.dtype)  # its bytes may be others than 0 and 1
@@ -197,7 +197,7 @@ def simple_array(data: Any, dtype: dt.DType | None) -> tuple[np.ndarray[Any, Any
     if kind is np.ndarray and data.dtype is wanted.np:
         return data, wanted
     try:
-        if kind is not np.ndarray and -_SMALL <= min(numbers) and max(numbers) < _SMALL:  # where NaN stands first, both are NaN
+        if kind is not np.ndarray and min(numbers) > -_SMALL and max(numbers) < _SMALL:  # where NaN stands first, both are NaN
             return np.array(data, wanted.np), wanted
         with np.errstate(all="ignore"):
             return np.array(data, wanted.np), wanted

@@ -9,7 +9,7 @@ recorder's own cold paths make them (`grow`). Nothing of the trace changes until
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from calque.base.layout import Layout, layout
@@ -33,6 +33,7 @@ from calque.record.recorder import (
     input_edge,
     local,
 )
+from calque.record.watching import Watcher
 
 BINARY, UNARY, NUMBER, SHOW, OWN, GENERAL, ENTER = range(7)
 """Kinds of steps: two operands; one; one and a number; a view of a register; the view that an operand's handle is, which the handle remembers;
@@ -43,6 +44,16 @@ _BASES = {VIEW_AT: VIEW, UPDATE_AT: UPDATE}
 
 class Unread(Exception):
     """The path has something that no tape holds."""
+
+
+class Passed(Watcher):
+    """Watches numbers that a function may hand to operations, and nothing else: what it computes of them, or decides by them, is in no tape."""
+
+    active = True
+
+    def computed(self, function: Callable[..., Any], arguments: tuple[Any, ...], result: Any) -> Any:
+        """Python did something with one."""
+        raise Unread
 
 
 class Beginning:
@@ -297,7 +308,8 @@ class _Reader:
         numbers: dict[int, list[Any]] = {
             k: [next(self.scalars, None) for s in edge.inputs if s.__class__ is tuple and s[0] == "s"] for k, edge in enumerate(self.path)
         }  # fmt: skip
-        if any(v is None or v.__class__ in LIVE for values in numbers.values() for v in values):
+        given = [v for values in numbers.values() for v in values]
+        if any(v is None or (v.__class__ in LIVE and v.capture.__class__ is not Passed) for v in given):
             raise Unread
         self.numbers = numbers
         for k, edge in enumerate(self.path):
