@@ -19,7 +19,7 @@ from calque.backend.ref import quick
 from calque.base.dtypes import DType, bool_, float32, float64, int32, int64, uint8
 from calque.base.layout import Layout
 from calque.base.native import hot
-from calque.base.shapes import Shape, contiguous_strides, view_bounds
+from calque.base.shapes import Shape, contiguous_strides, is_contiguous, view_bounds
 from calque.ops.opdef import OpDef, get
 
 (ELEMENTWISE, SIGMOID, RELU, REDUCE, PRODUCT, COPY, WHERE, SUM, CAST, RANDOM, LOOKUP, GATHER, JOIN, ROWS, COUNT, BATCH, UPDATE, PUT,
@@ -199,7 +199,7 @@ def _join(w: Wanted) -> Computation | None:
 
 
 def _row_major(w: Wanted) -> bool:
-    return w.out == contiguous_strides(w.shape) and all(given == contiguous_strides(s) for s, given, _ in w.operands)
+    return w.out == contiguous_strides(w.shape) and all(is_contiguous(s, given) for s, given, _ in w.operands)
 
 
 def _best(w: Wanted) -> Computation | None:
