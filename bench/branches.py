@@ -21,8 +21,8 @@ import numpy as np
 
 import calque
 from calque import nn
-from calque.backend.cpu import executable
-from calque.backend.cpu.runtime import RUNTIME
+from calque.backend.cpu.program import executable
+from calque.backend.cpu.team.runtime import RUNTIME
 from calque.run import dispatch
 
 REPEATS = 40

@@ -19,8 +19,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from calque.backend.cpu.contract import Conv2d, Conv2dInputGrad, Conv2dWeightGrad
-from calque.backend.cpu.limits import peak_flops
-from calque.backend.cpu.runtime import RUNTIME
+from calque.backend.cpu.program.limits import peak_flops
+from calque.backend.cpu.team.runtime import RUNTIME
 from tests.backend.contract_harness import library, matmul_params, strides_of
 
 ONE = "--one" in sys.argv

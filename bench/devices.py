@@ -13,7 +13,7 @@ from typing import Any
 
 import calque
 from calque import nn
-from calque.backend.cpu import place
+from calque.backend.cpu.team import place
 from calque.run import dispatch, engine
 
 ROUNDS = 15

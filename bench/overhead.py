@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any
 
 import calque
-from calque.backend.cpu.executable import CpuExecutable
-from calque.backend.cpu.runtime import control_alone, native
+from calque.backend.cpu.program.executable import CpuExecutable
+from calque.backend.cpu.team.runtime import control_alone, native
 from calque.hybrid.repeat import MISSED, Repeat
 from calque.record import recorder
 

@@ -219,7 +219,7 @@ class Limits(Calque):
 
     def limit(self, name: str) -> float:
         """Seconds that the kernel takes at least."""
-        limits = importlib.import_module("calque.backend.cpu.limits")
+        limits = importlib.import_module("calque.backend.cpu.program.limits")
         case = cases()[name]
         moved = case.nbytes / limits.copy_bandwidth(int(min(case.copies * case.nbytes, 512 << 20)))
         return float(max(moved, case.flops / limits.peak_flops()) if case.flops else moved)

@@ -259,7 +259,7 @@ def two_devices() -> Iterator[None]:
 @pytest.fixture
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Executables keep no memory for their next run, so that all bytes that are counted belong to what runs now."""
-    from calque.backend.cpu import executable
+    from calque.backend.cpu.program import executable
 
     gc.collect()  # what earlier tests left behind must not be freed while bytes are counted
     executable.KeptMemory.empty()

@@ -350,6 +350,30 @@ def test_nothing_is_left_over() -> None:
     assert not wrong, listing(wrong)
 
 
+# The rooms of the CPU backend, lowest first.
+ROOMS = ("compile", "text", "loops", "contract", "code", "team", "program", "backend")
+CPU_BACKEND = "calque/backend/cpu/"
+
+
+def room_of(name: str) -> str:
+    """The room of a file of the CPU backend, or of the module that an import names: `calque.backend.cpu.<room>...`."""
+    return name.replace("/", ".").removeprefix(CPU_BACKEND.replace("/", ".")).removesuffix(".py").split(".")[0]
+
+
+def test_rooms_of_the_cpu_backend_point_downwards() -> None:
+    """No file of a room imports one of a room above it."""
+    wrong = []
+    for module in modules():
+        if module.label.startswith(CPU_BACKEND) and not module.label.endswith("cpu/__init__.py"):
+            rank = ROOMS.index(room_of(module.label))
+            for node in ast.walk(module.tree):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("calque.backend.cpu"):
+                    whole = node.module == "calque.backend.cpu"
+                    above = [room for room in ([a.name for a in node.names] if whole else [room_of(node.module)]) if ROOMS.index(room) > rank]
+                    wrong += [f"{module.label}:{node.lineno} imports {room}" for room in above]
+    assert not wrong, listing(wrong)
+
+
 # Parameters with these names are of a type of ours; where they are `Any`, nothing checks what is handed over, nor that no layer uses a higher one's.
 TYPES = {"trace", "plan", "buffer", "storage", "edge", "program", "schedule", "macro", "capture", "task"}
 BELOW_USERS = RANK["hybrid"]

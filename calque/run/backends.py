@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 Outcome = tuple[Sequence[Array], int, int]  # outputs, number of the failed check or -1, its bad position
 
 _MODULES = {"cpu": "calque.backend.cpu.backend"}
-_MEMORY = "calque.backend.cpu.place"  # loads without the compiler
+_MEMORY = "calque.backend.cpu.team.place"  # loads without the compiler
 
 
 def compiler() -> Any:

@@ -13,11 +13,11 @@ import llvmlite.binding as llvm
 import numpy as np
 from numpy.typing import NDArray
 
-from calque.backend.cpu.compiler import TIGHT, pass_list
+from calque.backend.cpu.code.library import content_key, disk_cache
+from calque.backend.cpu.compile.compiler import TIGHT, pass_list
+from calque.backend.cpu.compile.target import current
 from calque.backend.cpu.contract import SCRATCH_BYTES, Contraction, Matmul, PlainUnit, module_ir, symbol, target_for_features
-from calque.backend.cpu.library import content_key, disk_cache
-from calque.backend.cpu.runtime_text import BEHIND_SCRATCH
-from calque.backend.cpu.target import current
+from calque.backend.cpu.text.runtime_text import BEHIND_SCRATCH
 
 Array = NDArray[Any]
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calque.backend.cpu import executable
-from calque.backend.cpu.emit import emit_kernel
-from calque.backend.cpu.emit_plan import make_plan
-from calque.backend.cpu.target import current
+from calque.backend.cpu.compile.target import current
+from calque.backend.cpu.loops.emit import emit_kernel
+from calque.backend.cpu.loops.emit_plan import make_plan
+from calque.backend.cpu.program import executable
 from calque.base.dtypes import DType, bfloat16, float32, float64, int64
 from calque.kernel.interpret import interpret
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import calque
-from calque.backend.cpu import host
 from calque.backend.cpu.contract import AVX2, AVX512, SSE, PlainUnit, contraction, is_native
+from calque.backend.cpu.program import host
 from calque.ops.routines import AddedSpec, ContractSpec
 from tests.backend.contract_harness import Library, host_target, matmul_params
 

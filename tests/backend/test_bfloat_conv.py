@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import calque
-from calque.backend.cpu import host
+from calque.backend.cpu.compile.target import current
 from calque.backend.cpu.contract import AVX512, Conv2d, Conv2dInputGrad, Conv2dWeightGrad, module_ir, narrow, suits_pairs
-from calque.backend.cpu.target import current
+from calque.backend.cpu.program import host
 from calque.base import config
 from calque.ops.routines import ContractSpec
 from tests.backend.contract_harness import host_target, library, strides_of

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import calque
-from calque.backend.cpu import library, llvm, objects
-from calque.backend.cpu.llvm import Loader
-from calque.backend.cpu.target import current
+from calque.backend.cpu.code import library, llvm
+from calque.backend.cpu.code.llvm import Loader
+from calque.backend.cpu.compile import objects
+from calque.backend.cpu.compile.target import current
 from calque.base.config import settings
 from calque.record import recorder, trie
 from calque.run import dispatch

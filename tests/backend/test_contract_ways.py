@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from calque.backend.cpu import contract, library, llvm
+from calque.backend.cpu import contract
+from calque.backend.cpu.code import library, llvm
+from calque.backend.cpu.compile.objects import CodeMemory
+from calque.backend.cpu.compile.target import current
 from calque.backend.cpu.contract import ways
 from calque.backend.cpu.contract.builder import Builder
 from calque.backend.cpu.contract.conv_words import CONV_WORDS, read_conv
@@ -22,8 +25,6 @@ from calque.backend.cpu.contract.flat import is_flat
 from calque.backend.cpu.contract.near import is_near
 from calque.backend.cpu.contract.pack import PATCH_WORDS, read_patch
 from calque.backend.cpu.contract.product_words import blocking_for
-from calque.backend.cpu.objects import CodeMemory
-from calque.backend.cpu.target import current
 from tests.backend.test_cpu_objects import ELSEWHERE, compiled
 
 WAYS = ("patches", "near", "direct", "flat", "strided")
@@ -123,7 +124,7 @@ CASES = """
 import sys
 import numpy as np
 import calque as cq
-from calque.backend.cpu import library
+from calque.backend.cpu.code import library
 rng = np.random.default_rng(0)
 WAYS = {  # images, channels, size, out channels, kernel, stride, padding
     "patches": (8, 3, 32, 64, 3, 1, 1), "direct": (8, 64, 32, 64, 5, 2, 2), "flat": (4, 4, 32, 4, 3, 1, 1), "winograd": (4, 64, 16, 64, 3, 1, 1),

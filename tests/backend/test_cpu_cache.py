@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calque.backend.cpu import library, llvm
-from calque.backend.cpu.cache import ObjectCache
+from calque.backend.cpu.code import library, llvm
+from calque.backend.cpu.compile.cache import ObjectCache
 from calque.base.errors import CompileError
 
 KEY = "a" * 64
@@ -148,8 +148,8 @@ PROGRAM = """
 import sys, time
 import numpy as np
 from calque.base import config
-from calque.backend.cpu import library, llvm
-from calque.backend.cpu.executable import compile_schedule
+from calque.backend.cpu.code import library, llvm
+from calque.backend.cpu.program.executable import compile_schedule
 from tests.backend.cpu_cases import random_case
 import hashlib
 digest = hashlib.sha256()

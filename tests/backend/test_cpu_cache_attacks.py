@@ -18,15 +18,15 @@ from pathlib import Path
 
 import pytest
 
-from calque.backend.cpu import cache as storage
-from calque.backend.cpu import llvm
-from calque.backend.cpu.target import current
+from calque.backend.cpu.code import llvm
+from calque.backend.cpu.compile import cache as storage
+from calque.backend.cpu.compile.target import current
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import numpy as np
 import calque
-from calque.backend.cpu import library
+from calque.backend.cpu.code import library
 x = calque.tensor(np.linspace(-2, 2, 40_000, dtype=np.float32).reshape(200, 200))
 found = [(x.exp() * 1.5 - x).numpy(), x.tanh().sum(1).numpy(), (x * x + x.sin()).numpy()]
 a = np.linspace(-2, 2, 40_000, dtype=np.float32).reshape(200, 200)
@@ -180,7 +180,7 @@ def test_an_entry_beyond_the_bound_is_not_read(tmp_path: Path) -> None:
 WRITER = """
 import os, sys
 from pathlib import Path
-from calque.backend.cpu.cache import ObjectCache
+from calque.backend.cpu.compile.cache import ObjectCache
 cache = ObjectCache(Path(sys.argv[1]), 1 << 30)
 print("ready", flush=True)
 for k in range(1_000_000):

@@ -7,10 +7,12 @@ import threading
 import numpy as np
 import pytest
 
-from calque.backend.cpu import contract, library, llvm, processes
-from calque.backend.cpu.emit import emit_kernel
-from calque.backend.cpu.partition import partition
-from calque.backend.cpu.target import current
+from calque.backend.cpu import contract
+from calque.backend.cpu.code import library, llvm
+from calque.backend.cpu.code.partition import partition
+from calque.backend.cpu.compile import processes
+from calque.backend.cpu.compile.target import current
+from calque.backend.cpu.loops.emit import emit_kernel
 from calque.base import config
 from calque.base.errors import CompileError
 from calque.kernel.schedule import Loop
@@ -61,7 +63,7 @@ def test_a_function_that_one_unit_calls_stands_in_it(monkeypatch):
     assert cut.sizes == {name: len(cut.functions[name]) + len(cut.functions[part]) for name, part in (("root", "leaf"), ("second", "other"))}
     both = partition(TEXT.replace("@other(i64 %x)\n  ret i64 %y", "@leaf(i64 %x)\n  ret i64 %y"))  # two units call it now
     assert both.reach(["root"]) == ["leaf", "root"] and both.reach(["second"]) == ["leaf", "second"]
-    monkeypatch.setattr("calque.backend.cpu.partition.UNIT_BYTES", cut.sizes["root"] - 1)
+    monkeypatch.setattr("calque.backend.cpu.code.partition.UNIT_BYTES", cut.sizes["root"] - 1)
     assert partition(TEXT).reach(["root"]) == ["leaf", "root"]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calque.backend.cpu import limits
-from calque.backend.cpu.memory import POOL
-from calque.backend.cpu.target import current
+from calque.backend.cpu.compile.target import current
+from calque.backend.cpu.program import limits
+from calque.backend.cpu.team.memory import POOL
 from calque.base.config import settings
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calque.backend.cpu import llvm, objects
-from calque.backend.cpu.llvm import Loader, Source, compile_all
-from calque.backend.cpu.objects import CodeMemory, UnsupportedObject, library_function, parse
-from calque.backend.cpu.target import current
+from calque.backend.cpu.code import llvm
+from calque.backend.cpu.code.llvm import Loader, Source, compile_all
+from calque.backend.cpu.compile import objects
+from calque.backend.cpu.compile.objects import CodeMemory, UnsupportedObject, library_function, parse
+from calque.backend.cpu.compile.target import current
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = """

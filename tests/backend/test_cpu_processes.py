@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from calque.backend.cpu import compiler, library, llvm, objects, processes
-from calque.backend.cpu.llvm import Source, compile_all
-from calque.backend.cpu.processes import COUNTERS, Compiler, Compilers
-from calque.backend.cpu.target import current
+from calque.backend.cpu.code import library, llvm
+from calque.backend.cpu.code.llvm import Source, compile_all
+from calque.backend.cpu.compile import compiler, objects, processes
+from calque.backend.cpu.compile.processes import COUNTERS, Compiler, Compilers
+from calque.backend.cpu.compile.target import current
 from calque.base import config
 from calque.base.errors import CompileError
 
@@ -264,7 +265,7 @@ def test_the_host_is_the_same_from_another_process(pool: Compilers) -> None:
 def test_standard_streams_may_be_closed() -> None:
     code = (
         "import os\nos.close(0); os.close(1)\n"
-        "from calque.backend.cpu.processes import Compilers, COUNTERS\n"
+        "from calque.backend.cpu.compile.processes import Compilers, COUNTERS\n"
         "assert Compilers().host()[0] and COUNTERS.processes == 1\n"
     )
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=300, check=True)
@@ -273,7 +274,7 @@ def test_standard_streams_may_be_closed() -> None:
 PROGRAM = """
 import os, signal, sys, time, calque
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with the signal ignored
-from calque.backend.cpu import processes
+from calque.backend.cpu.compile import processes
 processes.IDLE = 60.0
 x = calque.randn(300, 300)
 y = (x.softmax(1).sin() + 1).sum(0).numpy()

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from calque.backend.base import CheckFailed
-from calque.backend.cpu import executable, link, memory
 from calque.backend.cpu.backend import CpuBackend
-from calque.backend.cpu.executable import compile_schedule
-from calque.backend.cpu.memory import POOL, Pool, available, rounded
-from calque.backend.cpu.runtime import RUNTIME, set_num_threads
+from calque.backend.cpu.program import executable, link
+from calque.backend.cpu.program.executable import compile_schedule
+from calque.backend.cpu.team import memory
+from calque.backend.cpu.team.memory import POOL, Pool, available, rounded
+from calque.backend.cpu.team.runtime import RUNTIME, set_num_threads
 from calque.base import config
 from calque.base.dtypes import bfloat16, bool_, float32, float64, int64
 from calque.base.errors import ArgumentError, OutOfMemoryError
@@ -351,7 +352,7 @@ def test_clean_exit_and_late_loading(tmp_path):
 def test_values_that_outlive_their_modules_die_quietly():
     code = """
 import calque
-from calque.backend.cpu import memory
+from calque.backend.cpu.team import memory
 
 w = calque.ones(3, requires_grad=True)
 for _ in range(3):

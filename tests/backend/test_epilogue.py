@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calque.backend.cpu import follow, link
 from calque.backend.cpu.contract import SCRATCH_BYTES, Conv2d
 from calque.backend.cpu.contract.finish import BEGUN, FINISH
-from calque.backend.cpu.executable import compile_schedule
+from calque.backend.cpu.program import follow, link
+from calque.backend.cpu.program.executable import compile_schedule
 from calque.base import config
 from calque.base.dtypes import float32, float64
 from calque.ir.program import Program

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from calque.backend.cpu import contract, llvm, objects
-from calque.backend.cpu.gates import Gates
-from calque.backend.cpu.target import current
+from calque.backend.cpu import contract
+from calque.backend.cpu.code import llvm
+from calque.backend.cpu.code.gates import Gates
+from calque.backend.cpu.compile import objects
+from calque.backend.cpu.compile.target import current
 from calque.base.errors import CompileError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,7 +142,9 @@ SIZES = """
 import sys
 import numpy as np
 import calque as cq
-from calque.backend.cpu import contract, gates, link
+from calque.backend.cpu import contract
+from calque.backend.cpu.code import gates
+from calque.backend.cpu.program import link
 if sys.argv[1] == "none":
     contract.expected = lambda *_: frozenset()
 link.SMALL_WORK = 1 << 60 if sys.argv[1] == "alone" else 0
@@ -194,7 +198,7 @@ STEP = """
 import sys
 import numpy as np
 import calque as cq
-from calque.backend.cpu import gates
+from calque.backend.cpu.code import gates
 sys.path.insert(0, "bench")
 from models import JOBS
 job = JOBS["mlp"]

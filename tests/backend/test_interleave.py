@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import calque
-from calque.backend.cpu import executable, interleave, link
+from calque.backend.cpu.program import executable, interleave, link
 from calque.base import config
 from calque.record import recorder
 from calque.run.pipeline import compile_program

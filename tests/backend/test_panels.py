@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import calque
-from calque.backend.cpu import emit_panel, executable
-from calque.backend.cpu.emit import emit_kernel
-from calque.backend.cpu.emit_plan import make_plan
-from calque.backend.cpu.emit_reduce import BLOCK
-from calque.backend.cpu.target import current
+from calque.backend.cpu.compile.target import current
+from calque.backend.cpu.loops import emit_panel
+from calque.backend.cpu.loops.emit import emit_kernel
+from calque.backend.cpu.loops.emit_plan import make_plan
+from calque.backend.cpu.loops.emit_reduce import BLOCK
+from calque.backend.cpu.program import executable
 from calque.base import config
 from calque.kernel import lower
 from calque.kernel.schedule import Loop, Schedule

@@ -17,7 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import calque
-from calque.backend.cpu import library, objects, plans, target
+from calque.backend.cpu.code import library
+from calque.backend.cpu.compile import objects, target
+from calque.backend.cpu.program import plans
 from calque.base.config import settings
 from calque.base.dtypes import float32, int64
 from calque.ir.program import Program
@@ -220,7 +222,8 @@ def test_explain_names_the_launches_of_a_plan_from_the_disk() -> None:
 
 STEP = """
 import calque
-from calque.backend.cpu import library, plans
+from calque.backend.cpu.code import library
+from calque.backend.cpu.program import plans
 calque.manual_seed(0)
 nn = calque.nn
 net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Flatten(),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import calque
 from calque.backend.cpu.contract import contraction
-from calque.backend.cpu.host import COUNTERS
+from calque.backend.cpu.program.host import COUNTERS
 from calque.ops.opdef import get
 from calque.ops.routines import ScanSpec
 from tests.backend.contract_harness import aligned, library, strides_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calque.backend.cpu import executable
+from calque.backend.cpu.program import executable
 from calque.base import config
 from calque.base.dtypes import float32
 from calque.kernel.interpret import interpret

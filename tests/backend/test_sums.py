@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import calque
-from calque.backend.cpu.emit_reduce import BLOCK
+from calque.backend.cpu.loops.emit_reduce import BLOCK
 from calque.base import config
 from calque.kernel import lower
 from tests.fuzz.check import mode

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import calque
-from calque.backend.cpu import contract, library, tune
+from calque.backend.cpu import contract
+from calque.backend.cpu.code import library
 from calque.backend.cpu.contract import Conv2d, Conv2dInputGrad, Conv2dWeightGrad, Matmul
+from calque.backend.cpu.program import tune
 from calque.base import config
 from calque.base.cache import TABLES, Cache
 from calque.ops.routines import ContractSpec

@@ -13,7 +13,7 @@ import pytest
 import calque
 from calque.backend import base
 from calque.backend.base import SERVING, WAITING, beside
-from calque.backend.cpu import executable
+from calque.backend.cpu.program import executable
 from calque.base.config import settings
 from calque.run.engine import ENGINE, Queue, Task
 

@@ -301,7 +301,7 @@ def test_copies_are_counted_and_memory_is_told_apart() -> None:
 
 
 def test_threads_are_shared_out() -> None:
-    from calque.backend.cpu.team import share, team
+    from calque.backend.cpu.team.team import share, team
 
     threads = settings.threads
     settings.threads = 5

@@ -19,7 +19,8 @@ import pytest
 
 import calque
 from calque import nn
-from calque.backend.cpu import executable, link, progress
+from calque.backend.cpu.program import executable, link
+from calque.backend.cpu.team import progress
 from calque.base.config import settings
 from calque.run import dispatch, partial
 from calque.run.engine import CPU_QUEUE

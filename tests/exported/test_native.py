@@ -16,7 +16,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.backend.cpu.target import current
+from calque.backend.cpu.compile.target import current
 from calque.base.errors import ArgumentError, ExportError
 from calque.exported.native import runtime
 from calque.exported.native.build import TARGETS, host_target

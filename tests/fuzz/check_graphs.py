@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 
 import calque
-from calque.backend.cpu import executable, library, link, memory
-from calque.backend.cpu.memory import ALIGNMENT, POOL
+from calque.backend.cpu.code import library
+from calque.backend.cpu.program import executable, link
+from calque.backend.cpu.team import memory
+from calque.backend.cpu.team.memory import ALIGNMENT, POOL
 from calque.run import pipeline
 from tests.fuzz.check import mode
 from tests.fuzz.graphs import Found, Graph, wrong

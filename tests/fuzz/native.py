@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import calque
-from calque.backend.cpu.target import current
+from calque.backend.cpu.compile.target import current
 from calque.base.errors import ExportError
 from calque.exported.native.build import host_target
 from calque.exported.native.plan import MOST_PROGRAMS, make_plan

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.backend.cpu import sized
+from calque.backend.cpu.program import sized
 from calque.base.cache import TABLES, Cache
 from calque.base.dtypes import float16, float32, float64, int64
 from calque.ir.program import Program

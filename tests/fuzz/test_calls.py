@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import calque
-from calque.backend.cpu.memory import POOL
+from calque.backend.cpu.team.memory import POOL
 from calque.base.config import settings
 from calque.hybrid import call
 from tests.fuzz.calls import Text, mismatch, report

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import calque
-from calque.backend.cpu import link
+from calque.backend.cpu.program import link
 from tests.fuzz.check import Outcome, compare, execute, mismatch, mode, report
 from tests.fuzz.pool import array_of
 from tests.fuzz.programs import Machine

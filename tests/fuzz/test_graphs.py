@@ -211,7 +211,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_guards_see_faults(fault: str) -> None:
     program = (
-        "import ctypes, numpy as np\nfrom calque.backend.cpu.memory import POOL\nfrom tests.fuzz.check_graphs import guard\n"
+        "import ctypes, numpy as np\nfrom calque.backend.cpu.team.memory import POOL\nfrom tests.fuzz.check_graphs import guard\n"
         f"with guard() as g:\n    a = POOL.empty(9, np.dtype('float32'))\n    {FAULTS[fault]}\n"
     )
     status = python("-c", program).returncode

@@ -15,7 +15,8 @@ import pytest
 
 import calque
 from calque import nn
-from calque.backend.cpu import executable, link, same
+from calque.backend.cpu.program import executable, link
+from calque.backend.cpu.team import same
 from calque.base.config import settings
 from calque.hybrid import call as hybrid_call
 from calque.hybrid import repeat

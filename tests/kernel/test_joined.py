@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calque.backend.cpu import link
-from calque.backend.cpu.executable import compile_schedule
+from calque.backend.cpu.program import link
+from calque.backend.cpu.program.executable import compile_schedule
 from calque.base import config
 from calque.ir.program import Program
 from calque.kernel.cost import cost

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import calque
 from calque import nn
-from calque.backend.cpu import backend, contract, sized
+from calque.backend.cpu import backend, contract
+from calque.backend.cpu.program import sized
 from calque.base.config import settings
 from calque.kernel import sizes
 from calque.kernel.arena import pack, stacked, stacking

@@ -8,7 +8,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.backend.cpu.memory import POOL
+from calque.backend.cpu.team.memory import POOL
 from calque.base.errors import MemoryPlanError
 from calque.memory import fit, plan
 

@@ -13,7 +13,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.backend.cpu.memory import POOL, Pool
+from calque.backend.cpu.team.memory import POOL, Pool
 from calque.base.config import settings
 from calque.base.errors import OutOfMemoryError
 from calque.record.path import ALWAYS

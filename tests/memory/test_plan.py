@@ -15,7 +15,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.backend.cpu.memory import POOL
+from calque.backend.cpu.team.memory import POOL
 from calque.base.config import settings
 from calque.base.errors import MemoryPlanError, ShapeError
 from calque.memory import largest_batch, plan

@@ -180,7 +180,7 @@ def test_no_list_names_the_primitives_of_one_property() -> None:
     }  # fmt: skip - tables of code
     instructions = {
         "calque/ir/scalar.py", "calque/ir/symint.py", "calque/kernel/facts.py", "calque/kernel/interpret.py", "calque/backend/ref/builder.py",
-        "calque/backend/cpu/emit_plan.py", "calque/backend/cpu/emit_ops.py", "calque/backend/cpu/emit_math.py",
+        "calque/backend/cpu/loops/emit_plan.py", "calque/backend/cpu/loops/emit_ops.py", "calque/backend/cpu/loops/emit_math.py",
     }  # fmt: skip
     root, found = Path(calque.__file__).parents[1], []
     for folder in ("ir", "graph", "kernel", "backend", "observe", "run", "record", "replay", "report"):

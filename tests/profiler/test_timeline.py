@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import calque
-from calque.backend.cpu.executable import CpuExecutable
+from calque.backend.cpu.program.executable import CpuExecutable
 from calque.base.config import settings
 from calque.base.errors import ProfileError
 from calque.data import DataLoader

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import calque
-from calque.backend.cpu import library
+from calque.backend.cpu.code import library
 from calque.kernel.loops import LoopKernel
 from calque.run import fingerprint
 

@@ -19,7 +19,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.backend.cpu.memory import Pool
+from calque.backend.cpu.team.memory import Pool
 from calque.base.asked import LOCAL, plainly
 from calque.base.errors import InterruptedValueError
 from calque.hybrid import call as hybrid_call

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import calque
-from calque.backend.cpu import callable as callable_
-from calque.backend.cpu import executable, memory
+from calque.backend.cpu.program import executable
+from calque.backend.cpu.team import callable as callable_
+from calque.backend.cpu.team import memory
 from calque.record import recorder
 from calque.run import dispatch
 from calque.run.buffer import strided

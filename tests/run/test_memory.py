@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 import calque
 from calque.backend.base import CheckFailed
 from calque.backend.cpu.backend import CpuBackend
-from calque.backend.cpu.executable import CpuExecutable, KeptMemory, compile_schedule
-from calque.backend.cpu.memory import POOL, rounded
+from calque.backend.cpu.program.executable import CpuExecutable, KeptMemory, compile_schedule
+from calque.backend.cpu.team.memory import POOL, rounded
 from calque.base.config import settings
 from calque.kernel.memory import predicted_peak
 from calque.kernel.schedule import Schedule

@@ -1,5 +1,5 @@
 """The CPU backend: LLVM code for this machine, run by native threads. See `docs/architecture.md`, "Native kernel ABI".
 
-target -> emit (loop kernel to IR) -> llvm (object code) -> cache (disk) -> library (addresses)
-link (schedule to launches) -> executable (run) over runtime (threads) and memory (pool)
+compile (IR to object code), text (IR as text), loops and contract (IR of kernels), code (their addresses), team (threads and memory), program (a
+schedule becomes launches, which run): each of these rooms imports from those before it alone.
 """

@@ -6,15 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from calque.backend.base import Array, Backend, Executable
-from calque.backend.cpu import contract, limits, plans, same, tune
-from calque.backend.cpu.direct import direct
-from calque.backend.cpu.executable import CpuExecutable, compile_schedule
-from calque.backend.cpu.gates import GATES
-from calque.backend.cpu.link import notes
-from calque.backend.cpu.place import CpuMemory
-from calque.backend.cpu.processes import COUNTERS
-from calque.backend.cpu.sized import ARRANGED, compile_sized
-from calque.backend.cpu.target import current, expect
+from calque.backend.cpu import contract
+from calque.backend.cpu.code.gates import GATES
+from calque.backend.cpu.compile.processes import COUNTERS
+from calque.backend.cpu.compile.target import current, expect
+from calque.backend.cpu.program import limits, plans, tune
+from calque.backend.cpu.program.direct import direct
+from calque.backend.cpu.program.executable import CpuExecutable, compile_schedule
+from calque.backend.cpu.program.link import notes
+from calque.backend.cpu.program.sized import ARRANGED, compile_sized
+from calque.backend.cpu.team import same
+from calque.backend.cpu.team.place import CpuMemory
 from calque.base.dtypes import DType
 from calque.base.shapes import Shape, contiguous_strides
 from calque.kernel.schedule import Schedule

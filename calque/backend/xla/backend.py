@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from calque.backend.base import DeviceBackend, DeviceProgram, Mark, MemoryStats, Scalar
-from calque.backend.cpu.memory import available, whole
+from calque.backend.cpu.team.memory import available, whole
 from calque.backend.xla.ledger import Ledger
 from calque.backend.xla.padding import Kinds, Padding, collapsed
 from calque.backend.xla.padding import whole as whole_kinds

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calque.backend.cpu.standalone import TargetInfo, current, object_file, portable
+from calque.backend.cpu.program.standalone import TargetInfo, current, object_file, portable
 from calque.base.errors import ArgumentError, ExportError
 from calque.base.extras import need, there
 from calque.base.text import shown

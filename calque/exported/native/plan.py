@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calque.backend.cpu.backend import CpuBackend
-from calque.backend.cpu.standalone import BEHIND_SCRATCH, SCRATCH_BYTES, Launches, TargetInfo, compiling_for, hosted, standalone
+from calque.backend.cpu.program.standalone import BEHIND_SCRATCH, SCRATCH_BYTES, Launches, TargetInfo, compiling_for, hosted, standalone
 from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, ExportError
 from calque.base.text import shown

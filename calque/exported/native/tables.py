@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from calque.backend.cpu.address_text import with_addresses
-from calque.backend.cpu.standalone import SCRATCH_BYTES, TEXT_LEVEL, TargetInfo, launches_text
+from calque.backend.cpu.program.standalone import SCRATCH_BYTES, TEXT_LEVEL, TargetInfo, launches_text
+from calque.backend.cpu.text.address_text import with_addresses
 from calque.exported.graph import Spec
 from calque.exported.native import runtime
 from calque.exported.native.plan import ARGUMENTS, Linked, Plan, Signature, dtype_number, rounded

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from calque.backend.cpu.contract.builder import Builder, Value
-from calque.backend.cpu.emit_math import LN2, LOG
-from calque.backend.cpu.emit_text import literal
+from calque.backend.cpu.loops.emit_math import LN2, LOG
+from calque.backend.cpu.text.emit_text import literal
 
 # (2**f - 1) / f on |f| <= 1/2, interpolated at Chebyshev nodes: errors 5e-9 and 8e-18
 EXP2 = {

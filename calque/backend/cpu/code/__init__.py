@@ -1,0 +1,1 @@
+"""Addresses of functions: from this process, from the disk, or from the compiler."""

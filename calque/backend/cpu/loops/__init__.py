@@ -1,0 +1,1 @@
+"""From a loop kernel to LLVM IR."""

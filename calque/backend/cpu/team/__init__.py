@@ -1,0 +1,1 @@
+"""Worker threads, memory, and native code that Python calls."""

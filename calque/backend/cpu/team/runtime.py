@@ -1,0 +1,187 @@
+"""Worker threads and native launches.
+
+One `Runtime` for the CPU as a whole and one for every logical device in use (`team.py`): N - 1 native threads (no Python in them) that spin
+briefly and then sleep until the next job. A job is a list of launches that all threads walk through together. After a fork the child starts
+its own threads at the first job; at exit they are joined.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from calque.backend.base import Array
+from calque.backend.cpu.code import library
+from calque.backend.cpu.compile.target import SCRATCH_BYTES
+from calque.backend.cpu.team.memory import ALIGNMENT
+from calque.backend.cpu.text import runtime_text
+from calque.base import config
+from calque.base.errors import ArgumentError
+
+MAX_THREADS = config.MOST_THREADS
+_WORD = ctypes.c_int64
+
+
+class Native:
+    """Entry points of the compiled runtime module."""
+
+    def __init__(self) -> None:
+        found = library.runtime_functions()
+        self.barrier = found["calque_barrier"]
+        self.run = ctypes.CFUNCTYPE(None, *[_WORD] * 5)(found["calque_run"])
+        self.start = ctypes.CFUNCTYPE(_WORD, _WORD)(found["calque_start"])
+        self.stop = ctypes.CFUNCTYPE(None, _WORD)(found["calque_stop"])
+        self.patch = ctypes.CFUNCTYPE(None, *[_WORD] * 6)(found["calque_patch"])
+        self.tell = ctypes.CFUNCTYPE(None, _WORD, _WORD)(found["calque_tell"])
+        self.wait = ctypes.CFUNCTYPE(_WORD, _WORD, _WORD, _WORD)(found["calque_await"])  # gives the interpreter's lock away, as they all do
+        names = ("step", "same", "again")  # see `callable.py`
+        self.step, self.same, self.again = (found[f"calque_{name}"] for name in names)
+
+
+def aligned_bytes(nbytes: int) -> Array:
+    """A zeroed byte array whose data start at a multiple of 64."""
+    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    shift = -raw.ctypes.data % ALIGNMENT
+    return raw[shift : shift + nbytes]
+
+
+def _new_scratch() -> Array:
+    """Scratch memory of a thread, and what the launcher keeps behind it."""
+    return aligned_bytes(SCRATCH_BYTES + runtime_text.BEHIND_SCRATCH)
+
+
+def _all_threads() -> int:
+    return config.settings.threads
+
+
+@lru_cache(maxsize=1)
+def native() -> Native:
+    """The compiled runtime (compiled or loaded on first use)."""
+    return Native()
+
+
+class Runtime:
+    """A team of threads. Safe to use from several Python threads: its jobs run one at a time. `wanted` tells how many threads it should have."""
+
+    def __init__(self, wanted: Callable[[], int] = _all_threads) -> None:
+        self.wanted = wanted
+        self._lock = threading.RLock()  # a handler, or what the collector frees, may run a program while this thread has it
+        self._control: Any = None
+        self._scratch: list[Array] = []
+        self._address = 0
+        self.running = 0  # threads, the caller included; 0: not started
+
+    @property
+    def native(self) -> Native:
+        """The entry points, the same for all teams."""
+        return native()
+
+    def run(self, launches: int, count: int, words: int, alone: bool = False, progress: int = 0) -> None:
+        """Run `count` launches (address of their records, address of the argument words) and wait for them.
+
+        `alone`: on the calling thread only, for work that is smaller than waking a worker. `progress`: address of what is told how far they are.
+        """
+        native = self.native
+        with self._lock:
+            wanted = self.wanted()
+            if self.running != wanted:
+                self._restart(wanted)
+            if not progress:
+                native.run(self._address, launches, count, words, alone)
+                return
+            told = self._control.view(np.int64)[runtime_text.PROGRESS // 8 :][:1]
+            told[0] = progress
+            native.run(self._address, launches, count, words, alone)
+            told[0] = 0
+
+    def threads(self) -> int:
+        """Threads that a job runs on, the caller included (starting them if need be)."""
+        with self._lock:
+            wanted = self.wanted()
+            if self.running != wanted:
+                self._restart(wanted)
+            return self.running
+
+    def step(self, call: Callable[..., Any], request: Any, *arguments: Any) -> Any:
+        """What `call` returns for one run of a program: `calque_step` or `calque_again`, bound to this request."""
+        with self._lock:
+            wanted = self.wanted()
+            if self.running != wanted:
+                self._restart(wanted)
+            request[0] = self._address  # a restart moves it
+            return call(*arguments)
+
+    def _restart(self, threads: int) -> None:
+        if not 1 <= threads <= MAX_THREADS:
+            raise ArgumentError(
+                f"[set_num_threads] expected 1 to {MAX_THREADS} threads, got {threads}; cores here: {os.cpu_count()}"
+            )
+        self._stop()
+        self._scratch += [_new_scratch() for _ in range(threads - len(self._scratch))]
+        control, address = _control_block(self._scratch[:threads])
+        words = control.view(np.int64)
+        self._control, self._address = control, address
+        started = self.native.start(address)
+        words[320 // 8] = started
+        self.running = threads if started == threads else started
+
+    def _stop(self) -> None:
+        if self.running > 1:
+            self.native.stop(self._address)
+        self.running = 0
+
+    def shut_down(self) -> None:
+        """Join the workers; the next job starts new ones."""
+        if self._lock.acquire(timeout=5.0):  # a job that hangs must not hang the exit
+            try:
+                self._stop()
+            finally:
+                self._lock.release()
+
+    def forget(self) -> None:
+        """In a forked child: the workers stayed in the parent, and its lock may be held by a thread that is gone."""
+        self._lock = threading.RLock()
+        self._kept = (self._control, self._scratch)  # the parent's layout, never touched again
+        self._control, self._scratch, self.running = None, [], 0
+
+
+def _control_block(scratch: list[Array]) -> tuple[Array, int]:
+    """A control block (see `runtime_text`) for threads with this scratch memory, and where it stands."""
+    control = aligned_bytes(runtime_text.THREAD_BLOCK + len(scratch) * runtime_text.THREAD_BYTES)
+    address: int = control.ctypes.data
+    words = control.view(np.int64)
+    words[320 // 8] = len(scratch)
+    for i, memory in enumerate(scratch):
+        at = (runtime_text.THREAD_BLOCK + i * runtime_text.THREAD_BYTES) // 8
+        words[at : at + 3] = address, i, memory.ctypes.data
+    return control, address
+
+
+@lru_cache(maxsize=1)
+def _alone() -> tuple[Array, int, Array]:
+    scratch = _new_scratch()
+    return *_control_block([scratch]), scratch
+
+
+def control_alone() -> int:
+    """Control block of launches that run on the calling thread, whichever that is, while it holds the interpreter's lock."""
+    return _alone()[1]
+
+
+RUNTIME = Runtime()
+os.register_at_fork(after_in_child=RUNTIME.forget)
+atexit.register(RUNTIME.shut_down)
+
+
+def set_num_threads(threads: int) -> None:
+    """Number of threads that kernels run on; results do not depend on it."""
+    if not 1 <= threads <= MAX_THREADS:
+        raise ArgumentError(f"[set_num_threads] expected 1 to {MAX_THREADS} threads, got {threads}; cores here: {os.cpu_count()}")
+    config.settings.threads = threads

@@ -1,0 +1,1 @@
+"""LLVM IR as text: the writer of loops, and the native functions of the runtime, which are written by hand."""
