@@ -568,6 +568,7 @@ def read(t: Tensor, reason: str = "read") -> np.ndarray[Any, Any]:
     buffer = realise(t, reason)
     flat = buffer.readable()
     raise_pending()
+    buffer.seen = True
     if InUse.elsewhere:
         look_for_padding(buffer.array, t._layout, reason)
     return strided(flat, t._layout)
@@ -586,6 +587,7 @@ def read_number(t: Tensor, reason: str, convert: Callable[[Any], Any]) -> Any:
     if buffer.task is not None or buffer.array is None:
         return convert(read(t, reason))
     raise_pending()  # `read` without the calls that nothing needs here: a loop waits for its loss, and then for what follows
+    buffer.seen = True
     return convert(trace.read(t) if trace.eager else strided(buffer.array, view))
 
 

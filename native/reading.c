@@ -63,6 +63,7 @@ static PyObject *number_of(PyObject *t, PyObject *reason) {
     if (Py_IS_TYPE(trace, eager_type) && possible(state)) {
         found = element(array, offset);
         if (found != NULL && (counted(reason) != 1 || PyObject_SetAttr(trace, loose_name, Py_False) < 0)) Py_CLEAR(found);
+        if (found != NULL) replace(AT(AT(t, Tensor.at._storage), Storage.at.buffer), Buffer.at.seen, Py_NewRef(Py_True));
     }
     Py_DECREF(state);
     return found;

@@ -32,6 +32,7 @@ def own_buffer(t: Tensor, reason: str) -> Buffer:
     drain()
     flat = buffer.wait()
     raise_pending()
+    buffer.seen = True
     # Storages that hold equal values may share a buffer until one is written: here are the storage's reference, `buffer` and
     # the argument.
     if not buffer.shared() and getrefcount(buffer) > 3:

@@ -104,8 +104,10 @@ class Walk:
         decision = test.decision
         if decision is not None:
             return None, key_of(decision.function(*[self.known[a[1]] if a.__class__ is tuple else a for a in decision.arguments]))  # type: ignore[union-attr]
-        value = test.convert(strided(self.cells[test.cell].buffer.readable(), test.view))  # type: ignore[arg-type]
+        buffer = self.cells[test.cell].buffer
+        value = test.convert(strided(buffer.readable(), test.view))  # type: ignore[arg-type, union-attr]
         raise_pending()
+        buffer.seen = True  # type: ignore[union-attr]
         if test.loss:
             watch_value(value, test.loss)
         if test.live:

@@ -498,7 +498,8 @@ def _flush_at_once(state: State, trace: Trace, reason: str, awaited: bool) -> bo
         count_flush(edge, reason, 3 + 3 * awaited)
         Counters.plan_hits += 1
         for slot, array in zip(made, results, strict=True):
-            made[slot] = Buffer(array)
+            made[slot] = buffer = Buffer(array)
+            buffer.seen = False
         for storage in live:
             if storage.trace is trace:
                 storage.trace, storage.buffer = None, made[storage.slot]

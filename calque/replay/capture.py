@@ -549,8 +549,10 @@ def _nothing(value: Any) -> Any:
 
 
 def _value(storage: Storage, view: Layout, reason: str, convert: Callable[[Any], Any]) -> Any:
-    flat = (storage.buffer or materialise(storage, reason)).readable()
+    buffer = storage.buffer or materialise(storage, reason)
+    flat = buffer.readable()
     raise_pending()
+    buffer.seen = True
     return convert(strided(flat, view))
 
 

@@ -333,11 +333,11 @@ _new: Any = object.__new__
 
 
 def known_values(storage: Storage, view: Layout) -> Any:
-    """The values if they are in the host's memory already, else None."""
+    """The values if they are known (`Buffer.seen`) and in the host's memory, else None."""
     buffer = storage.buffer
-    if buffer is None or buffer.array.__class__ is not np.ndarray or (buffer.task is not None and not buffer.task.done):
+    if buffer is None or not buffer.seen or buffer.array.__class__ is not np.ndarray:
         return None
-    return strided(buffer.array, view)
+    return strided(buffer.readable(), view)
 
 
 def key_of(value: Any) -> Any:

@@ -24,10 +24,12 @@ class Buffer:
     `task` is set while (or after) a flush fills it. `owner` is the `ForeignMemory` that also sees the memory (`from_numpy`, DLPack);
     `export` is a weak reference to the hook behind arrays handed out by `Tensor.numpy()`.
     `number`/`trace`: position among the inputs of the trace that currently reads the buffer. `readers`: tasks that read it since it was
-    written; `pins`: references that tasks hold. `floating`: a table or constant of our own, which may go to any device.
+    written; `pins`: references that tasks hold. `floating`: a table or constant of our own, which may go to any device. `seen`: whether the values
+    are known whatever the time is: they came with the buffer, or Python has read them since a program was started that makes them. (Whether that
+    program has ended is no fact that anything recorded may depend on.)
     """
 
-    __slots__ = ("array", "task", "owner", "export", "trace", "number", "readers", "pins", "floating", "__weakref__")
+    __slots__ = ("array", "task", "owner", "export", "trace", "number", "readers", "pins", "floating", "seen", "__weakref__")
     __weakref__: Any
 
     def __init__(self, array: Any, task: Task | None = None, owner: Any = None) -> None:
@@ -40,6 +42,7 @@ class Buffer:
         self.readers: list[Task] | None = None
         self.pins = 0
         self.floating = False
+        self.seen = array is not None
 
     def wait(self) -> np.ndarray[Any, Any]:
         """The array, once it is filled; raises the error of the computation that was to fill it."""

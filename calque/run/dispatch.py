@@ -229,6 +229,8 @@ def dispatch(
     """Queue the plan, or run it at once (True) if that is cheaper (`awaited`: this thread will wait for the result anyway); `outputs` are filled
     when it has run. Outputs that already hold an array are updated in place; the others fall back to the value of their storage before it was
     written (`previous`, among the inputs) if the program fails: a failure loses nothing."""
+    for buffer in outputs:
+        buffer.seen = False
     if plan.__class__ is not Plan:
         return plan.start(inputs, scalars, outputs, errors, previous, awaited)
     if LEFT.absence is not None:
