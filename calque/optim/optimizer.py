@@ -465,12 +465,19 @@ class Optimizer:
             _refuse(problems)
         groups = [_merged(group, other) for group, other in zip(self.param_groups, saved, strict=True)]
         for group in groups:
-            self.check_group(group)
+            self._check_loaded(group)
         for group, new in zip(self.param_groups, groups, strict=True):
             group.update(new)
         self.__setstate__({"state": loaded, "param_groups": self.param_groups})
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
+
+    def _check_loaded(self, group: dict[str, Any]) -> None:
+        """Raise if an option that is a number here is no finite number there. Ranges are not asked for: by rounding, schedules take rates
+        below 0, and programs change options in the middle; what an optimizer has saved has to be loadable."""
+        for name, value in self.defaults.items():
+            if is_tensor(value) or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+                check_range(type(self).__name__, "learning rate" if name == "lr" else name, group[name], -math.inf)
 
     def _check_sizes(self, saved: list[dict[str, Any]]) -> None:
         groups = self.param_groups

@@ -326,3 +326,22 @@ def test_a_cycle_of_no_steps_is_refused(sizes: dict[str, int]) -> None:
     optimizer = calque.optim.SGD([calque.zeros(1, requires_grad=True)], lr=0.1, momentum=0.9)
     with pytest.raises(ValueError, match=r"\[CyclicLR\] expected step_size_up > 0"):
         calque.optim.lr_scheduler.CyclicLR(optimizer, 0.1, 1.0, **sizes)
+
+
+def test_a_rate_that_a_schedule_has_rounded_below_zero_is_loaded_again() -> None:
+    parameter = calque.zeros(2, requires_grad=True)
+    optimizer = optim.SGD([parameter], lr=0.1)
+    schedule = S.LinearLR(optimizer, start_factor=1.0, end_factor=0.0, total_iters=3)
+    for _ in range(3):
+        optimizer.step()
+        schedule.step()
+    rate = optimizer.param_groups[0]["lr"]
+    assert -1e-15 < rate <= 0, "this schedule ends at 0, give or take rounding"
+    optimizer.param_groups[0].update(lr=-1e-18, momentum=0, nesterov=True)
+    again = optim.SGD([parameter], lr=0.1)
+    again.load_state_dict(optimizer.state_dict())
+    assert again.param_groups[0]["lr"] == -1e-18 and again.param_groups[0]["nesterov"]
+    broken = optimizer.state_dict()
+    broken["param_groups"][0]["momentum"] = "much"
+    with pytest.raises(ValueError, match=r"\[SGD\] Invalid momentum: expected a finite number"):
+        again.load_state_dict(broken)
