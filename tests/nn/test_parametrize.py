@@ -160,6 +160,25 @@ def test_complex_weights_have_unit_norm_and_orthonormal_columns(rng: np.random.G
         nn.utils.parametrizations.orthogonal(nn.Linear(3, 3, dtype=calque.complex64), "weight", "householder")
 
 
+def test_householder_keeps_what_it_begins_with() -> None:
+    """The signs on the diagonal of its coordinates are whole numbers, exactly: rounding cut some of them to 0, and a column with them."""
+    for seed in range(60):
+        calque.manual_seed(seed)
+        layer = nn.utils.parametrizations.orthogonal(nn.Linear(2 + seed % 4, 5), "weight", "householder", use_trivialization=False)
+        w = layer.weight.detach().numpy()
+        np.testing.assert_allclose(w.T @ w, np.eye(w.shape[1]), atol=1e-5)
+        layer.weight = calque.tensor(w)
+        np.testing.assert_allclose(layer.weight.detach().numpy(), w, atol=1e-5)
+
+
+def test_weight_norm_along_a_dim_that_is_not_there() -> None:
+    layer = nn.Linear(3, 4)
+    for name, dim in (("weight", 2), ("bias", 1), ("weight", -3)):
+        with pytest.raises(ValueError, match=r"\[weight_norm\] Dimension out of range"):
+            nn.utils.parametrizations.weight_norm(layer, name, dim)
+    assert [n for n, _ in layer.named_parameters()] == ["weight", "bias"]
+
+
 def test_a_buffer_that_a_functional_call_replaces_is_in_the_dict() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:

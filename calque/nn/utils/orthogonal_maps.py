@@ -86,13 +86,8 @@ class _Orthogonal(Module):
         reflectors, tau = matrices.geqrf(q)
         diagonal = T.diagonal(reflectors, 0, -2, -1)
         signs = T.sign(diagonal) * T.where(tau == 0, -1.0, 1.0)
-        found = reflectors + T.diag_embed(signs - diagonal) if q.shape[-2] == q.shape[-1] else _with_diagonal(reflectors, signs)
+        found = T.diagonal_scatter(reflectors, signs, 0, -2, -1)  # type: ignore[attr-defined]  # exactly: forward cuts the signs to integers
         return found.mT if wide else found
-
-
-def _with_diagonal(x: Any, diagonal: Any) -> Any:
-    n, k = x.shape[-2:]
-    return x + F.pad(T.diag_embed(diagonal - T.diagonal(x, 0, -2, -1)), (0, 0, 0, n - k))
 
 
 def orthogonal(module: Any, name: str = "weight", orthogonal_map: str | None = None, *, use_trivialization: bool = True) -> Any:

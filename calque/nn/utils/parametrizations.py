@@ -25,6 +25,11 @@ def norm_except(v: Tensor, dim: int | None) -> Tensor:
     """Norms of the slices along `dim`, which stays, as do the others with length 1; of the whole tensor (0-d) for None."""
     if dim is None or dim == -1:  # PyTorch's -1 is None, too
         return T.norm(v)
+    if not -v._layout.ndim <= dim < v._layout.ndim:
+        raise ShapeError(
+            f"[weight_norm] Dimension out of range (expected to be in range of [{-v._layout.ndim}, {v._layout.ndim - 1}], but got {dim}); "
+            "None is one length for the whole weight"
+        )
     rest = tuple(k for k in range(v._layout.ndim) if k != dim % v._layout.ndim)
     return T.norm(v, 2.0, rest, keepdim=True) if rest else T.abs(v)
 
