@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from threading import get_ident
 from typing import Any
@@ -106,6 +106,7 @@ class Plan:
     """What a load would do, and everything that speaks against it."""
 
     strict: bool
+    assign: bool = False
     copies: list[tuple[Any, str, Any, Any]] = field(default_factory=list)  # module, name, current value, new value
     extras: list[tuple[Any, Any]] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
@@ -113,6 +114,10 @@ class Plan:
     unexpected: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     seen: list[Any] = field(default_factory=list)  # modules whose own entries were looked at
+
+    def incomplete(self) -> bool:
+        """Whether names speak against it."""
+        return self.strict and bool(self.missing or self.unexpected)
 
 
 def load(module: Any, state_dict: Any, strict: bool, assign: bool) -> IncompatibleKeys:
@@ -124,25 +129,36 @@ def load(module: Any, state_dict: Any, strict: bool, assign: bool) -> Incompatib
             raise DTypeError(f"[load_state_dict] expected names as keys, got {described(key)}; pass what state_dict() of a module returns")
     metadata = getattr(state_dict, "_metadata", None)
     entries: OrderedDict[str, Any] = OrderedDict(state_dict)
-    plan = Plan(strict)
+    plan = Plan(strict, assign)
     _examine_tree(module, "", entries, metadata, plan)
     plan.unexpected += [key for key in entries if key not in plan.used]
-    if plan.errors or (strict and (plan.missing or plan.unexpected)):
-        raise StateDictError(_report(module, entries, plan))
-    _put_all(plan, assign)
+    hooks = list(_post_hooks(module))
+    if plan.errors or (not hooks and plan.incomplete()):
+        raise StateDictError(_report(module, entries, plan, "Nothing was loaded."))
+    _put_all(plan)
     for owner, value in plan.extras:
         owner.set_extra_state(value)
     keys = IncompatibleKeys(plan.missing, plan.unexpected)
-    for _, part in module.named_modules():
-        for hook in list(part._hook_dict("_load_state_dict_post_hooks").values()):
-            hook(part, keys)
+    for part, hook in hooks:
+        hook(part, keys)
+    if plan.incomplete():  # hooks may take names from these lists, and add some
+        raise StateDictError(_report(module, entries, plan, "What was there has been loaded, as hooks had to see it."))
     return keys
 
 
+def _post_hooks(module: Any) -> Iterator[tuple[Any, Any]]:
+    """What is called after a load, with its module: parts come before what they are parts of."""
+    for child in module._modules.values():
+        if child is not None:
+            yield from _post_hooks(child)
+    for hook in module._hook_dict("_load_state_dict_post_hooks").values():
+        yield module, hook
+
+
 @no_grad()
-def _put_all(plan: Plan, assign: bool) -> None:
+def _put_all(plan: Plan) -> None:
     for owner, name, current, value in plan.copies:
-        _put(owner, name, current, value, assign)
+        _put(owner, name, current, value, plan.assign)
 
 
 class _Loading:
@@ -179,21 +195,22 @@ def examine(module: Any, entries: Any, prefix: str, local: Any, strict: bool, mi
     going = next((plan for thread, plan in reversed(_Loading.plans) if thread == get_ident()), None)
     if going is not None:
         part = replace(going, strict=strict, missing=missing if strict else [], unexpected=unexpected, errors=errors)  # the subclass may give its own
-        _examine_own(module, prefix, entries, local, part)
+        _examine_own(module, prefix, entries, local, part, strict)
         if not strict or unexpected is not going.unexpected:
             surplus = [key for key in entries if key not in going.used and _of_the_module_itself(module, prefix, key)]
             going.used.update(surplus)  # so that nobody else reports them
             unexpected.extend(surplus if strict else ())
         return
     plan = Plan(strict, missing=missing if strict else [], unexpected=unexpected, errors=errors)
-    _examine_own(module, prefix, entries, local, plan)
-    _put_all(plan, False)
+    _examine_own(module, prefix, entries, local, plan, strict)
+    _put_all(plan)
 
 
-def _examine_own(module: Any, prefix: str, entries: Any, local: Any, plan: Plan) -> None:
+def _examine_own(module: Any, prefix: str, entries: Any, local: Any, plan: Plan, strict: bool = True) -> None:
+    """`strict` is what hooks are told: as in PyTorch True unless a subclass says otherwise, whatever the whole load is."""
     plan.seen.append(module)
     for hook in list(module._hook_dict("_load_state_dict_pre_hooks").values()):
-        hook(module, entries, prefix, local, plan.strict, plan.missing, plan.unexpected, plan.errors)
+        hook(module, entries, prefix, local, strict, plan.missing, plan.unexpected, plan.errors)
     upgrade = getattr(module, "_upgrade_state_dict", None)
     if upgrade is not None:
         upgrade(entries, prefix, local.get("version"))
@@ -238,7 +255,7 @@ def _examine_entry(module: Any, name: str, current: Any, key: str, entries: Any,
             f"size mismatch for {key}: copying a param with shape {value.shape!r} from checkpoint, "
             f"the shape in current model is {want!r}. (expected {tuple(want)}, found {tuple(value.shape)})"
         )
-    elif plan.strict and value.dtype is not dtype:
+    elif plan.strict and not plan.assign and value.dtype is not dtype:
         plan.errors.append(
             f"dtype mismatch for {key}: expected {dtype!r}, found {value.dtype!r} in the checkpoint; "
             f"convert it with .to({dtype!r}), or convert the model first, or pass strict=False to convert silently"
@@ -256,7 +273,8 @@ def _put(owner: Any, name: str, current: Any, value: Any, assign: bool) -> None:
     elif not assign:
         current.copy_(value)
     elif isinstance(current, Parameter):
-        fresh = value if isinstance(value, Parameter) else Parameter(value, requires_grad=current._requires_grad)
+        learns = current._requires_grad
+        fresh = value.requires_grad_(learns) if isinstance(value, Parameter) else Parameter(value, requires_grad=learns)
         owner._replace("_parameters", name, fresh)
     else:
         owner._buffers[name] = value.detach()
@@ -294,7 +312,7 @@ def _nested_hint(entries: Any, missing: list[str]) -> str:
     return ""
 
 
-def _report(module: Any, entries: Any, plan: Plan) -> str:
+def _report(module: Any, entries: Any, plan: Plan, outcome: str) -> str:
     lines = []
     if plan.strict and plan.missing:
         lines.append(f"Missing key(s) in state_dict: {_quoted(plan.missing, plan.unexpected)}. ")
@@ -304,5 +322,5 @@ def _report(module: Any, entries: Any, plan: Plan) -> str:
     hint = (_nested_hint(entries, plan.missing) or _prefix_hint(plan.missing, plan.unexpected)) if plan.strict else ""
     if hint:
         lines.append(hint)
-    lines.append("Nothing was loaded.")
+    lines.append(outcome)
     return "Error(s) in loading state_dict for {}:\n\t{}".format(type(module).__name__, "\n\t".join(lines))

@@ -179,6 +179,41 @@ def test_load_not_strict_and_assign() -> None:
     assert net.second.bias.requires_grad
 
 
+def test_assigned_parameters_keep_their_dtype_and_learn_as_before() -> None:
+    """What is assigned is not converted, so there is nothing to convert it to: a model on "meta" takes a checkpoint in 16 bits."""
+    with calque.device("meta"):
+        net = Net()
+    net.first.weight.requires_grad_(False)
+    state = {k: v.to(calque.bfloat16) if v.is_floating_point() else v for k, v in Net().state_dict().items()}
+    state["first.weight"] = nn.Parameter(state["first.weight"])
+    net.load_state_dict(state, assign=True)
+    assert {p.dtype for p in net.parameters()} == {calque.bfloat16}
+    assert not net.first.weight.requires_grad and net.first.bias.requires_grad
+    assert net.first.weight is state["first.weight"]
+
+
+def test_hooks_of_a_load_see_it_done_and_decide_what_is_missing() -> None:
+    net, seen = Net(), []
+    for name, part in net.named_modules():
+        part.register_load_state_dict_post_hook(lambda module, keys, name=name: seen.append((name, list(keys.missing_keys))))
+    state = net.state_dict()
+    del state["first.bias"]
+    state["second.bias"] = calque.full((2,), 7.0)
+    with pytest.raises(StateDictError, match=r'Missing key\(s\) in state_dict: "first.bias".*\n.*What was there has been loaded'):
+        net.load_state_dict(state)
+    assert [name for name, _ in seen] == [*(name for name, _ in net.named_children()), ""], "parts come first"
+    assert all(missing == ["first.bias"] for _, missing in seen) and net.second.bias.tolist() == [7.0, 7.0]
+    net.register_load_state_dict_post_hook(lambda module, keys: keys.missing_keys.clear())
+    assert net.load_state_dict(state).missing_keys == []
+    net.register_load_state_dict_post_hook(lambda module, keys: keys.unexpected_keys.append("mine"))
+    with pytest.raises(StateDictError, match=r'Unexpected key\(s\) in state_dict: "mine"'):
+        net.load_state_dict(state)
+    told = []
+    net.first.register_load_state_dict_pre_hook(lambda module, state, prefix, meta, strict, *rest: told.append(strict))
+    net.load_state_dict(net.state_dict(), strict=False)
+    assert told == [True], "as in PyTorch, whatever the whole load is"
+
+
 def test_prefix_hint() -> None:
     net = Net()
     with pytest.raises(StateDictError, match="all unexpected names start with 'module.': remove that prefix"):
