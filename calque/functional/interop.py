@@ -23,7 +23,7 @@ from calque.functional.subclasses import instead
 from calque.functional.views import detach, int_tuple
 from calque.record.recorder import local
 from calque.replay.effects import gradients_matter
-from calque.tensor import Tensor, from_array, read, upload
+from calque.tensor import Tensor, from_array, read, upload, wrap
 
 # ---------------------------------------------------------------------------------------------------------------- NumPy
 
@@ -254,6 +254,17 @@ def _reduce(self: Tensor, protocol: int) -> Any:
     return (_rebuild_of_class, (type(self), plain, attributes))
 
 
+def copied_with(t: Tensor, memo: Any) -> Tensor:
+    """The same values in a copy of the memory. What is copied in one go (`memo`) and shares memory shares that of the copies, as in PyTorch."""
+    if local.state.trace.transforms:
+        return clone(detach(t))
+    storage, key = t._storage, ("memory", id(t._storage))
+    if key not in memo:  # with the original, whose id nothing else may get meanwhile
+        memo[key] = storage, clone(wrap(storage, storage.layout))._storage
+    made: Tensor = wrap(memo[key][1], t._layout)
+    return made
+
+
 @method("__deepcopy__")
 def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
     if id(self) in memo:
@@ -264,7 +275,7 @@ def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
             "[deepcopy] Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol; detach() or "
             "clone() it"
         )
-    made = _of_class(clone(detach(self)), type(self))
+    made = _of_class(copied_with(self, memo), type(self))
     made._requires_grad = self._requires_grad
     gradients_matter()
     if self._grad is not None:

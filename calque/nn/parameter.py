@@ -12,7 +12,7 @@ from calque.base.errors import DTypeError, ShapeError, how_to_pass
 from calque.base.text import described, type_name
 from calque.functional.common import dtype_of, is_tensor
 from calque.functional.creation import zeros
-from calque.functional.interop import attributes_of
+from calque.functional.interop import attributes_of, copied_with
 from calque.functional.subclasses import METHOD, disabled, overrides
 from calque.tensor import Tensor, register_type, upload, wrap
 
@@ -102,7 +102,7 @@ class Buffer(Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
-            memo[id(self)] = Buffer(self.detach().clone(), persistent=self.persistent)
+            memo[id(self)] = Buffer(copied_with(self, memo), persistent=self.persistent)
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:

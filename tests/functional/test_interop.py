@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import calque
+from calque import nn
 from calque.base.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 
 
@@ -113,6 +114,26 @@ def test_copies() -> None:
     assert pickled.is_leaf and pickled.requires_grad and pickled.tolist() == [6.0, 6.0]
     w.data = calque.zeros(3)
     assert w.shape == (3,) and w.requires_grad
+
+
+@pytest.mark.parametrize("size", [3, 300])
+def test_what_is_copied_in_one_go_shares_memory_as_its_originals_do(size: int) -> None:
+    whole = calque.ones(size, size) * 2
+    tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    tied[1].weight = tied[0].weight
+    module = nn.Module()
+    module.register_buffer("table", whole)
+    module.row = nn.Buffer(whole[1])
+    deep, state, other = copy.deepcopy([whole, whole[1], whole.t()]), copy.deepcopy(tied.state_dict()), copy.deepcopy(module)
+    alone = copy.deepcopy(whole[1:, 0])
+    whole.zero_()
+    deep[0][1].fill_(5)
+    assert deep[1].tolist() == [5.0] * size and deep[2][:, 1].tolist() == [5.0] * size and deep[2][0, 0].item() == 2
+    assert deep[2].stride() == (1, size) and alone.tolist() == [2.0] * (size - 1) and alone.stride() == (size,)
+    state["0.weight"].fill_(3)
+    assert state["1.weight"].tolist() == [[3.0, 3.0], [3.0, 3.0]] and tied[0].weight.ne(3).all()
+    other.table.mul_(4)
+    assert other.row.tolist() == [8.0] * size and module.row.tolist() == [0.0] * size
 
 
 # --------------------------------------------------------------------------------------------------------- in-place writes
