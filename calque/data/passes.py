@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from calque.base.errors import DataError, WorkerError
+from calque.base.errors import WorkerError
 from calque.data.dataset import size_of
 from calque.data.fetch import END, StreamFetcher, shorten
 from calque.data.pace import Pace
 from calque.data.random_source import draw_seed, position
 from calque.data.streams import Borrowed
 from calque.observe import events
+from calque.observe.source import warn_user
 from calque.run.interrupt import of_handler
 
 _DEFAULT_PREFETCH = 2
@@ -313,20 +314,31 @@ def _wait_for_thread(futures: "list[Future[Any]]", timeout: float | None) -> "Fu
 
 
 class StreamCount:
-    """Holds an iterable dataset that has a length to it."""
+    """Compares what an iterable dataset gives with the length that it says it has. That may be a guess, so what is wrong is told and goes on."""
 
     def __init__(self, loader: Any) -> None:
         self.name = type(loader.dataset).__name__
         self.several = loader.num_workers not in (0, 1)
-        self.promised = size_of(loader.dataset) if hasattr(type(loader.dataset), "__len__") else None
+        self.promised = _promised(loader.dataset)
 
     def check(self, found: int, ended: bool) -> None:
-        """Raise if there are more samples than there should be, or fewer at the end."""
+        """Warn, once, if there are more samples than there should be, or fewer at the end."""
         if self.promised is None:
             return
         if found > self.promised or (ended and found < self.promised):
             hint = "; each worker iterates over all of it unless __iter__ uses get_worker_info()" if self.several else ""
-            raise DataError(
-                f"[DataLoader] expected {self.promised} samples from {self.name}, as its __len__ says, got "
-                f"{'at least ' if found > self.promised else ''}{found}{hint}; correct __len__ or remove it"
+            promised, self.promised = self.promised, None
+            warn_user(
+                f"[DataLoader] expected {promised} samples from {self.name}, as its __len__ says, got "
+                f"{'at least ' if found > promised else ''}{found}{hint}; correct __len__ or remove it"
             )
+
+
+def _promised(dataset: Any) -> int | None:
+    """The length of a stream, if it knows one: a ChainDataset has a `__len__` whatever its parts have."""
+    if not hasattr(type(dataset), "__len__"):
+        return None
+    try:
+        return size_of(dataset)
+    except TypeError:
+        return None
