@@ -17,6 +17,7 @@ from calque.data.fetch import IndexFetcher, StreamFetcher
 from calque.data.hugging_face import is_stream
 from calque.data.pace import ENOUGH, MEASURED, Pace
 from calque.data.passes import Progress, SerialPass, WorkerPass, begun
+from calque.data.places import checked, go, standing
 from calque.data.random_source import position, require_generator
 from calque.data.sampler import BatchSampler, RandomSampler, SequentialSampler, require_positive
 from calque.data.worker_info import WorkerInfo
@@ -170,8 +171,8 @@ class DataLoader(Generic[T_co]):
     def state_dict(self) -> dict[str, Any]:
         """Where the pass that began last stands, as numbers: save it with a checkpoint, and a loader that gets it by `load_state_dict` goes on with
         the batches that were not handed out yet, in the same order and with the same random numbers. For an IterableDataset its first samples are
-        computed again and dropped. Between two passes it is where the loader's own `generator` stands. A sampler with `state_dict` and
-        `load_state_dict` of its own (such as DistributedSampler) is asked for its state, too.
+        computed again and dropped. Between two passes it is where the loader's own `generator` and those of its samplers stand. A sampler with
+        `state_dict` and `load_state_dict` of its own (such as DistributedSampler) is asked for its state, too.
 
         >>> loader = calque.data.DataLoader(calque.data.TensorDataset(calque.arange(6)), batch_size=2, shuffle=True)
         >>> rest = iter(loader)
@@ -183,7 +184,7 @@ class DataLoader(Generic[T_co]):
         """
         progress = self._resumed or self._progress
         state: dict[str, Any] = {"version": 1, "streamed": self.streamed, "batches": self._known_length(), "pass": None}
-        state["samplers"] = self._samplers()
+        state["samplers"], state["places"] = self._samplers(), standing(self)
         if self.generator is not None:
             state["generator"] = list(position(self.generator))
         if progress is not None and not progress.over:
@@ -193,6 +194,7 @@ class DataLoader(Generic[T_co]):
             state["pass"] = {
                 "seed": progress.beginning[0], "offset": progress.beginning[1], "delivered": progress.delivered, "ahead": sorted(progress.ahead),
                 "streams": [progress.streams.get(worker, 0) for worker in range(state["workers"])], "turn": progress.turn,
+                "places": progress.places,
             }  # fmt: skip
         return state
 
@@ -205,7 +207,7 @@ class DataLoader(Generic[T_co]):
             version, streamed, batches, found = (state_dict[name] for name in ("version", "streamed", "batches", "pass"))
             workers = state_dict["workers"] if found is not None else 0
             progress = None if found is None else _progress_of(found)
-            places = _place_of(state_dict.get("generator")), dict(state_dict.get("samplers", {}))
+            places = _place_of(state_dict.get("generator")), dict(state_dict.get("samplers", {})), checked(state_dict.get("places", {}))
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"[DataLoader] expected what state_dict() of a DataLoader gave, got {shown(state_dict)} ({error!r})") from error
         if version != 1:
@@ -227,6 +229,7 @@ class DataLoader(Generic[T_co]):
                 sampler.load_state_dict(state)
         if places[0] is not None and self.generator is not None:
             position(self.generator, places[0])
+        go(self, places[2])
         self._resumed, self._progress = progress, None
 
     def _samplers(self) -> dict[str, Any]:
@@ -306,7 +309,8 @@ def _progress_of(found: dict[str, Any]) -> Progress:
     numbers = [found[name] for name in ("seed", "offset", "delivered", "turn")]
     if any(type(n) is not int for n in (*numbers, *found["ahead"], *found["streams"])) or min(numbers[2:]) < 0 or any(n < 0 for n in found["ahead"]):
         raise ValueError("numbers are missing")
-    return Progress((numbers[0], numbers[1]), 0, numbers[2], set(found["ahead"]), dict(enumerate(found["streams"])), numbers[3])
+    places, streams = checked(found.get("places", {})), dict(enumerate(found["streams"]))
+    return Progress((numbers[0], numbers[1]), 0, numbers[2], set(found["ahead"]), streams, numbers[3], places=places)
 
 
 def _place_of(found: Any) -> tuple[int, int] | None:

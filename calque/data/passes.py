@@ -21,6 +21,7 @@ from calque.base.errors import WorkerError
 from calque.data.dataset import size_of
 from calque.data.fetch import END, StreamFetcher, shorten
 from calque.data.pace import Pace
+from calque.data.places import Kept, beginning, go
 from calque.data.random_source import draw_seed, position
 from calque.data.streams import Borrowed
 from calque.observe import events
@@ -43,6 +44,7 @@ class Progress:
     turn: int = 0
     over: bool = False
     samplers: dict[str, Any] = field(default_factory=dict)  # where they stood before it
+    places: dict[str, Any] = field(default_factory=dict)  # what else the order depends on, before it
 
     def handed_out(self, number: int) -> None:
         """Batch `number` is the loop's."""
@@ -83,17 +85,14 @@ class Requests:
 def begun(loader: Any, resumed: Progress | None) -> tuple[Progress, Requests | None]:
     """The progress of a new pass, or of one that is taken up again, and what it asks for."""
     if resumed is None:
-        progress = Progress(position(loader.generator))
+        progress = Progress(position(loader.generator), places=beginning(loader))
         progress.seed = draw_seed(loader.generator)
         return progress, None if loader.streamed else Requests(loader.indices(), progress)
-    now = position(loader.generator)
-    position(loader.generator, resumed.beginning)
-    try:
+    with Kept():
+        position(loader.generator, resumed.beginning)
+        go(loader, resumed.places)
         resumed.seed = draw_seed(loader.generator)
         return resumed, None if loader.streamed else Requests(loader.indices(), resumed)
-    finally:
-        if loader.generator is None:  # the default stream belongs to the program
-            position(None, now)
 
 
 class SerialPass:
