@@ -51,16 +51,18 @@ class Fitted:
         total = _batch_of(inputs)
         starts = range(0, total, self.micro_batch)
         parts = [_part(inputs, a, min(a + self.micro_batch, total), total) for a in starts]
-        weights: list[Any] = [1.0] * len(parts) if self._reduction == "sum" else [self._share(part, inputs, total) for part in parts]
+        weights = self._weights(parts, inputs, total)
         value: Any = None
         with _again(self._choice.blocks):
             for part, weight in zip(parts, weights, strict=True):
+                if weight == 0:  # nothing in it counts: the mean of nothing is NaN, and would be that of the whole
+                    continue
                 found = self._loss(*part)
                 if not is_tensor(found) or found.numel() != 1:
                     text = f"[fit] expected a function that returns the loss, one number, got {shown(found)}"
                     raise ArgumentError(f"{text}; backward() and the update are not its part")
                 if len(parts) > 1:
-                    found = found * (weight.to(found.dtype) if is_tensor(weight) else weight)
+                    found = found * weight
                 found.backward()
                 value = found.detach() if value is None else value + found.detach()
                 del found
@@ -68,10 +70,15 @@ class Fitted:
                     recorder.flush("micro-batch")  # each is a program of its own, or the memory of one would not serve the next
         return value
 
-    def _share(self, part: tuple[Any, ...], inputs: tuple[Any, ...], total: int) -> Any:
-        if self._weight is not None:
-            return _exact(self._weight(*part)) / _exact(self._weight(*inputs))
-        return _batch_of(part) / total
+    def _weights(self, parts: list[tuple[Any, ...]], inputs: tuple[Any, ...], total: int) -> list[float]:
+        """What the loss of each part counts in that of all."""
+        if self._reduction == "sum" or len(parts) == 1:
+            return [1.0] * len(parts)
+        if self._weight is None:
+            return [_batch_of(part) / total for part in parts]
+        whole = _exact(self._weight(*inputs))
+        shares = [_exact(self._weight(*part)) / whole for part in parts]
+        return [float(share) for share in shares]
 
     def __repr__(self) -> str:
         again = "nothing is computed again"
