@@ -296,10 +296,11 @@ class Trainer:
                 loader.load_state_dict(self._loader_state)
             self._loaded = False
             return self.ranks.begin(loader)
+        if self._loader_state is not None:
+            loader.load_state_dict(self._loader_state)  # of one that is drained: where its generators stand for the next epoch
         if self._drained:
             return iter(())
         if self._loader_state is not None:
-            loader.load_state_dict(self._loader_state)
             return iter(loader)
         before = streams()
         batches = iter(loader)

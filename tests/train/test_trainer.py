@@ -70,9 +70,10 @@ def trainer(folder: Path, **options: Any) -> Any:
     return Trainer(model, optimizer, F.cross_entropy, folder=folder, **(settings | options))
 
 
-def loaders(workers: int = 0) -> Any:
+def loaders(workers: int = 0, generator: Any = None) -> Any:
     kind = "thread" if workers else None
-    return DataLoader(Noisy(), 4, shuffle=True, num_workers=workers, multiprocessing_context=kind), DataLoader(Noisy(9), 4)
+    training = DataLoader(Noisy(), 4, shuffle=True, num_workers=workers, multiprocessing_context=kind, generator=generator)
+    return training, DataLoader(Noisy(9), 4)
 
 
 def values(model: Any) -> dict[str, Any]:
@@ -106,11 +107,16 @@ def test_it_goes_on_bit_for_bit_wherever_it_was_killed(tmp_path: Path, rng: np.r
     assert calque.get_rng_state().tolist() == whole_state(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("accumulate", [1, 2, 7])
-def test_a_kill_between_the_last_update_of_an_epoch_and_its_end(tmp_path: Path, accumulate: int) -> None:
-    """The loader has seen its end there, or has not: 7 batches in groups."""
+def test_a_kill_between_the_last_update_of_an_epoch_and_its_end(tmp_path: Path, accumulate: int, own: bool) -> None:
+    """The loader has seen its end there, or has not: 7 batches in groups. Its own generator goes on for the next epoch."""
+
+    def data() -> Any:
+        return loaders(generator=calque.Generator().manual_seed(8) if own else None)
+
     whole = trainer(tmp_path / "whole", save_every=1, accumulate=accumulate)
-    whole.fit(*loaders(), epochs=2)
+    whole.fit(*data(), epochs=2)
     run = trainer(tmp_path / "run", save_every=1, accumulate=accumulate)
 
     def die(_: Any) -> Any:
@@ -118,11 +124,11 @@ def test_a_kill_between_the_last_update_of_an_epoch_and_its_end(tmp_path: Path, 
 
     run.evaluate = die
     with pytest.raises(Killed):
-        run.fit(*loaders(), epochs=2)
+        run.fit(*data(), epochs=2)
     run = trainer(tmp_path / "run", save_every=1, accumulate=accumulate)
     run.resume()
     assert run.epoch == 0 and run.step == -(-7 // accumulate)
-    run.fit(*loaders(), epochs=2)
+    run.fit(*data(), epochs=2)
     assert values(run.model) == values(whole.model) and run.history == whole.history
 
 
