@@ -33,14 +33,12 @@ class SGD(Optimizer):
             "lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov,
             "maximize": maximize, "foreach": foreach, "differentiable": differentiable, "fused": fused,
         })  # fmt: skip
+        if nesterov and (momentum <= 0 or dampening != 0):  # a group may have no momentum beside others that have
+            raise ArgumentError(f"[SGD] Nesterov momentum requires a momentum and zero dampening, got momentum={momentum}, dampening={dampening}")
 
     def check_group(self, group: dict[str, Any]) -> None:
         check_common("SGD", group)
         check_range("SGD", "momentum value", group["momentum"], 0.0)
-        if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
-            raise ArgumentError(
-                f"[SGD] Nesterov momentum requires a momentum and zero dampening, got momentum={group['momentum']}, dampening={group['dampening']}"
-            )
 
     def step_numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
         """The rate; a momentum that a schedule moves."""

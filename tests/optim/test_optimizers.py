@@ -315,6 +315,16 @@ def test_state_that_does_not_fit_changes_nothing() -> None:
     refused(lambda s: s["param_groups"][0].update(lr=float("nan")), "learning rate", "nan")
 
 
+def test_a_group_without_momentum_beside_nesterov() -> None:
+    a, b = (calque.ones(2, requires_grad=True) for _ in range(2))
+    optimizer = calque.optim.SGD([{"params": [a]}, {"params": [b], "momentum": 0}], lr=0.1, momentum=0.5, nesterov=True)
+    for p in (a, b):
+        p.grad = calque.ones(2)
+    optimizer.step()
+    np.testing.assert_allclose(a.detach().numpy(), 1 - 0.1 * 1.5, rtol=1e-6)
+    np.testing.assert_allclose(b.detach().numpy(), 1 - 0.1, rtol=1e-6)
+
+
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), "0.1", None, True])
 @pytest.mark.parametrize("name", KINDS)
 def test_rates_outside_the_range(name: str, value: Any) -> None:
