@@ -246,15 +246,20 @@ class Trainer:
                 "choose another folder"
             )
         self._fresh = False
-        with _Signals() as self._signals:
-            while self.epoch < epochs and not self.stopped:
-                started = time.perf_counter()
-                self._epoch(loader, epochs)
-                figures = self._figures(validation)
-                self._print(figures, time.perf_counter() - started)
-                if self.ranks.size == 1:
-                    self._asked = self._signals.asked
-                self._end()
+        try:
+            with _Signals() as self._signals:
+                while self.epoch < epochs and not self.stopped:
+                    started = time.perf_counter()
+                    self._epoch(loader, epochs)
+                    figures = self._figures(validation)
+                    self._print(figures, time.perf_counter() - started)
+                    if self.ranks.size == 1:
+                        self._asked = self._signals.asked
+                    self._end()
+        except BaseException:
+            with contextlib.suppress(CheckpointError):  # whoever goes on from the folder, in this process too, finds nobody who still writes there
+                self.checkpoints.wait()
+            raise
         self.checkpoints.entries = self.ranks.agreed(self.checkpoints.entries)
         return self.history
 

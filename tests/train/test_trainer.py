@@ -549,3 +549,22 @@ def test_a_run_goes_on_with_the_same_optimizer_and_accumulation(tmp_path: Path) 
     with pytest.raises(CheckpointError, match="expected a checkpoint of a run with the accumulate 2, got one with 1"):
         made(accumulate=2).resume()
     assert made().resume()
+
+
+def test_an_error_leaves_nobody_who_still_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that catches it and goes on from the folder at once read an index that was written over a moment later."""
+    write = Checkpoints._save
+
+    def slow(self: Any, *arguments: Any) -> None:
+        time.sleep(0.2)
+        write(self, *arguments)
+
+    monkeypatch.setattr(Checkpoints, "_save", slow)
+    made = trainer(tmp_path, save_every=1, wait=False)
+    update = made._update
+    made._update = lambda group: (_ for _ in ()).throw(Killed) if made.updates == 2 else update(group)
+    with pytest.raises(Killed):
+        made.fit(*loaders(), epochs=1)
+    assert not [t for t in threading.enumerate() if t.name == "calque-checkpoint"]
+    again = trainer(tmp_path, save_every=1)
+    assert again.resume() and again.updates == 2
