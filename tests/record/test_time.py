@@ -31,7 +31,7 @@ def recorded(use: Callable[[Any, Any], Any], ended: bool, read: bool) -> tuple[i
     x = calque.rand(512, 512)
     calque.synchronize()
     gate = threading.Event()
-    task = Task(lambda: None if gate.wait(20) else None)
+    task = Task(lambda: gate.wait(20) and None)
     y = (calque.rand(512, 512).sum(1) * 7).long() % 512
     if ended or read:
         gate.set()
