@@ -55,6 +55,24 @@ def test_a_c_program_computes_what_python_computes(tmp_path: Path, monkeypatch: 
                 assert np.array_equal(a, b, equal_nan=True), name
 
 
+@cc
+def test_a_library_calls_the_functions_that_python_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With constants that LLVM knows other functions for: `exp2`, `exp10` and `sqrt` would be undefined in a library, or have other bits."""
+    monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
+    x = calque.tensor([1.75], dtype=calque.float64)  # one number: nothing is computed by vectors, so constants meet the functions
+
+    def powers(x: Any) -> Any:
+        return [base**x for base in (2.0, 10.0, 0.5, 8.0)] + [x**power for power in (0.5, -0.5, 1.5, 3.5)] + [x.exp2(), x.sin(), x.cos(), x.fmod(2.0)]
+
+    exported = calque.export(powers, x)
+    exported.compile(tmp_path, name="powers", cpu="native")
+    library, wanted = Library(tmp_path, "powers"), arrays(calque.compile(exported)(x))
+    found = [np.zeros_like(a) for a in wanted]
+    assert library.run(library.create(), 0, [x.numpy()], found) == 0
+    for a, b in zip(found, wanted, strict=True):
+        assert np.array_equal(a, b, equal_nan=True)
+
+
 def learner() -> tuple[Any, Any, Any]:
     calque.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.1), nn.BatchNorm1d(32), nn.Linear(32, 3))

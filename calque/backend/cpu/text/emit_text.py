@@ -49,8 +49,10 @@ class TextModule:
         self._items: dict[str, str] = {}
 
     def declare(self, name: str, result: str, arguments: Sequence[str]) -> str:
-        """Declare an external function or intrinsic once; returns `@name`."""
-        self._items.setdefault(name, f"declare {result} @{name}({', '.join(arguments)})\n")
+        """Declare an external function or intrinsic once; returns `@name`. Functions are called as they are written: LLVM would put `exp2` in the
+        place of `pow(2, x)`, which has other bits, and which nobody has said that a library without Python needs."""
+        kept = "" if name.startswith("llvm.") else " nobuiltin"
+        self._items.setdefault(name, f"declare {result} @{name}({', '.join(arguments)}){kept}\n")
         return f"@{name}"
 
     def define(self, name: str, text: str) -> str:
