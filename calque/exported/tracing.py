@@ -15,7 +15,7 @@ from calque.base.layout import Layout, dense_layout
 from calque.exported import tree
 from calque.exported.counting import Counters
 from calque.exported.extents import Extents
-from calque.exported.frame import EVERY, MODEL, ExportFrame, bit_of
+from calque.exported.frame import COPY, EVERY, MODEL, ExportFrame, bit_of
 from calque.exported.graph import ALL, PARAMETERS, Dim, Entry, Spec, Variant, broken, pruned
 from calque.exported.names import Reached, Restored
 from calque.ir.program import Node
@@ -331,7 +331,11 @@ def _traced(frame: ExportFrame, state: State, extents: Extents, found: Any, node
         writes.append(name)
         inputs.append(node)
         outputs.append(now)
-    program = pruned(_merged(frame.nodes, dict(merged)), outputs, frame.found_checks, inputs)
+    same = dict(merged)
+    outputs = [same.get(k, k) for k in outputs]
+    fresh = {node for name, node in zip(reads, inputs[count:], strict=True) if name in state.constants}
+    outputs[: len(nodes)] = [_copied(frame, k) if k in fresh else k for k in outputs[: len(nodes)]]
+    program = pruned(_merged(frame.nodes, same), outputs, frame.found_checks, inputs)
     variant = Variant(program, extents, tuple(reads), tuple(writes))
     specs = tuple(
         Spec(name or "output", t._layout.dtype, tuple([repr(s) if isinstance(s, SymInt) else s for s in t._layout.shape])) for name, t in found
@@ -339,6 +343,12 @@ def _traced(frame: ExportFrame, state: State, extents: Extents, found: Any, node
     names = {MODEL: PARAMETERS, EVERY: ALL} | {bit_of(k): name for k, name in enumerate(arguments)}
     still = tuple([k for k, (_, t) in enumerate(found) if not t._requires_grad and t._layout.dtype.category >= 2])
     return Traced(variant, specs, description, any(t._requires_grad for _, t in found), {names[bit]: why for bit, why in frame.cuts.items()}, still)
+
+
+def _copied(frame: ExportFrame, node: int) -> int:
+    """A copy of a constant that the function returns: whoever writes to what a call gave would write to the constants of all other calls."""
+    constant = frame.nodes[node]
+    return frame.node(COPY, (node,), (), constant.shape, constant.dtype)
 
 
 def _merged(nodes: list[Node], same: dict[int, int]) -> list[Node]:

@@ -94,6 +94,20 @@ def test_random_numbers_are_new_in_every_call_and_their_state_is_a_buffer() -> N
         assert apart(exported(x), model(x)) < 1e-6
 
 
+def test_constants_that_are_returned_are_those_of_one_call() -> None:
+    def constants(x: Any) -> Any:
+        return calque.linspace(0, 1, 3), x, calque.linspace(0, 1, 3), calque.tensor([2.0]), calque.linspace(0, 1, 3) * x
+
+    x = calque.ones(3)
+    for exported in (calque.export(constants, x), again(calque.export(constants, x))):
+        for _ in range(2):
+            first, _, second, third, product = exported(x)
+            assert first.tolist() == second.tolist() == product.tolist() == [0.0, 0.5, 1.0] and third.tolist() == [2.0]
+            first.add_(1)  # as it may, like any result
+            third.zero_()
+            assert second.tolist() == [0.0, 0.5, 1.0]
+
+
 def test_names_of_state_are_none_of_the_model(seed: int) -> None:
     class Gan(nn.Module):
         def __init__(self) -> None:
