@@ -10,7 +10,7 @@ import numpy as np
 from calque import functional as T
 from calque.base.dtypes import bool_, float32, float64, int8, int32, int64, uint8
 from calque.exported.onnx.table import BY_TYPE, COMPARED, REDUCED, ROUNDED, SAME
-from calque.exported.onnx.values import OPERATORS, Call, Operator, Refused, dtype_of_kind, folded, operator, small, whole
+from calque.exported.onnx.values import OPERATORS, Call, Operator, Refused, calque_dtype, dtype_of_kind, folded, operator, small, whole
 from calque.functional.common import cast, prim
 from calque.functional.einsum import einsum
 from calque.nn import functional as F
@@ -390,7 +390,7 @@ def _quotients(c: Call) -> Any:
     a, b = c.value(0).known, c.value(1).known
     if not small(np.broadcast_shapes(a.shape, b.shape)):
         return None
-    if a.dtype.kind == "f":
+    if calque_dtype(a.dtype).is_floating_point:
         return a / b if c.node.op == "Div" else None
     if any(isinstance(x, int) and x == 0 for x in b.reshape(-1).tolist()):
         raise Refused("a division by zero")
@@ -406,7 +406,7 @@ def _cast_of_known(c: Call) -> Any:
     array, dtype = c.value(0).known, dtype_of_kind(c.attrs.get("to"))
     if array.dtype == object:
         return array if dtype is int64 or dtype is int32 else None
-    if array.dtype.kind == "f" and not dtype.is_floating_point and not np.isfinite(array).all():
+    if calque_dtype(array.dtype).is_floating_point and not dtype.is_floating_point and not np.isfinite(array).all():
         return None
     return array.astype(dtype.np)
 
@@ -420,9 +420,12 @@ def _where_of_known(c: Call) -> Any:
 @folded("ReduceProd", "ReduceSum", "ReduceMax", "ReduceMin")
 def _reduced(c: Call) -> Any:
     array = c.value(0).known
-    dims = axes_of(c, array.ndim)
+    if not array.size and c.node.op in ("ReduceMax", "ReduceMin"):
+        return None  # the standard has an answer, NumPy has none
+    dims, dtype = axes_of(c, array.ndim), calque_dtype(array.dtype)
     function: Any = {"ReduceProd": np.prod, "ReduceSum": np.sum, "ReduceMax": np.max, "ReduceMin": np.min}[c.node.op]
-    found = function(array, axis=tuple(dims or ()), keepdims=bool(c.attr("keepdims", 1)))
+    given = array.astype(dtype.compute.np) if dtype.is_floating_point else array  # sums of 16 bits are rounded once
+    found = function(given, axis=tuple(dims or ()), keepdims=bool(c.attr("keepdims", 1)))
     return whole(found) if array.dtype == object else np.asarray(found, array.dtype)
 
 
