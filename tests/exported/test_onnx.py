@@ -15,6 +15,7 @@ from calque.base.dtypes import dtype_by_name
 from calque.base.errors import ExportError
 from calque.exported.onnx.table import TABLE
 from calque.functional.common import prim
+from calque.nn import functional as F
 from calque.ops import BUILTIN
 from tests.exported.models import CASES, Case, tensors
 
@@ -67,6 +68,55 @@ def test_primitives_are_what_their_records_say(op: Any, seed: int) -> None:
                 given[1] = given[1] + (given[1] == 0)
             exported = calque.export(lambda *xs, attrs=sample.attrs: prim(op.name, *xs, *attrs), tuple(given))
             close(run(exported, given), prim(op.name, *given, *sample.attrs))
+
+
+@pytest.mark.parametrize("op", OPS, ids=[op.name for op in OPS])
+def test_primitives_have_operators_that_take_their_types(op: Any, rng: Any) -> None:
+    sample = next(s for s in op.samples if not op.parts or s.attrs[0] == op.parts[0])
+    for name in ("float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64"):
+        if name not in op.dtypes:
+            continue
+        given = []
+        for k, shape in enumerate(sample.shapes):
+            kind = "bool" if op.name == "where" and k == 0 else "int64" if k in dict(sample.integers) else "int8" if k in sample.bytes else name
+            given.append(calque.tensor(rng.integers(1, 3, shape).tolist()).to(dtype_by_name(kind)))
+        file = io.BytesIO()
+        calque.export(lambda *xs, attrs=sample.attrs: prim(op.name, *xs, *attrs), tuple(given)).onnx(file)
+        try:
+            ort.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+        except Exception as error:  # of ONNX Runtime, which has not all that the standard has
+            assert "NOT_IMPLEMENTED" in str(error)
+
+
+def test_narrow_integers_and_bfloat16_are_what_they_are_here() -> None:
+    i, u, x = (calque.tensor(v, dtype=d) for v, d in (([3, -100, 100], calque.int8), ([3, 100, 200], calque.uint8), ([1.5, -2.0, 2.5], calque.float32)))
+
+    def integers(i: Any, u: Any) -> Any:
+        sums = [i.sum(dtype=calque.int8), u.sum(dtype=calque.uint8), i.cumsum(0, dtype=calque.int8), i @ i]
+        return [-u, -i, u**2, u.relu(), i.amax(0), *sums]
+
+    def floats(x: Any) -> Any:
+        b = x.bfloat16()
+        return [y.float() for y in (b.sin(), b.atan(), b.round(), b.sort()[0], b.topk(2)[0], b.sum(), F.conv1d(b.view(1, 1, 3), b.view(1, 1, 3)))]
+
+    close(run(calque.export(integers, (i, u)), [i, u]), integers(i, u))
+    close(run(calque.export(floats, x), [x]), floats(x))
+
+
+def test_nothing_stays_nothing() -> None:
+    def empty(x: Any, y: Any) -> Any:
+        written = y + 1
+        written[1:] = y
+        return [written, y.expand(0), x.expand(2, *x.shape), x.any(0), x.all(0), x.bool().any(), y.expand(x.shape[0]), calque.full((x.shape[0], 2), 3.0)]
+
+    for rows in (0, 1, 3):
+        x, y = calque.randn(rows, 3), calque.ones(1)
+        for dynamic in (None, {"x": {0: calque.Dim("n", 0, 9)}}):
+            close(run(calque.export(empty, (x, y), dynamic), [x, y]), empty(x, y))
+    free = calque.export(lambda x: calque.cat([x[1:], x[1:]]).unsqueeze(0).expand(2, -1, -1) + calque.zeros(x.shape[0] * 2 - 2, 1), calque.ones(5, 2),
+                         {"x": {0: calque.Dim("n", 1, 9)}})  # fmt: skip
+    for rows in (1, 4):
+        close(run(free, [calque.ones(rows, 2)]), free(calque.ones(rows, 2)))
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if not c.train], ids=[c.name for c in CASES if not c.train])

@@ -124,6 +124,22 @@ class Builder:
         """x with another shape of as many elements."""
         return self.add("Reshape", x, self.sizes(shape) if len(shape) else self.constant(np.zeros(0)), allowzero=1)  # type: ignore[no-any-return]
 
+    def expand(self, x: str, given: Any, shape: Any) -> str:
+        """x, of shape `given`, repeated along its dims of size 1. By Tile where there may be nothing left: of 1 and 0, ONNX Runtime's Expand takes 1."""
+        if all(self._positive(size) for size in shape):
+            return self.add("Expand", x, self.sizes(shape))  # type: ignore[no-any-return]
+        lined = (*[1] * (len(shape) - len(given)), *given)
+        once = [type(size) is not int or size != 1 for size in lined]
+        x = x if len(lined) == len(given) else self.reshape(x, lined)
+        return self.add("Tile", x, self.sizes(1 if kept else size for kept, size in zip(once, shape, strict=True)))  # type: ignore[no-any-return]
+
+    def _positive(self, size: Any) -> bool:
+        """Whether a size is never 0."""
+        if not isinstance(size, SymInt):
+            return bool(size > 0)
+        form = self.extents.forms.get(size.row)
+        return form is not None and self.extents.bounds(form)[0] > 0
+
     def range(self, count: Any) -> str:
         """0, 1, 2, ... as int64."""
         scalar = self.constant(np.asarray(0)), self.constant(np.asarray(1))

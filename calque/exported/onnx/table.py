@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.base.dtypes import bool_, float64
+from calque.base.dtypes import DType, bfloat16, bool_, float32, float64, int8, int16, int32, uint8
 from calque.exported.onnx.builder import Builder
 from calque.exported.onnx.views import updated, view
 from calque.ir.program import Node
@@ -19,6 +19,25 @@ Maker = Callable[[Builder, Node, list[str], list[Node]], str]  # (builder, node,
 
 def _plain(op: str, **attrs: Any) -> Maker:
     return lambda b, node, x, _: b.add(op, *x, **attrs)  # type: ignore[no-any-return]
+
+
+_WIDER: dict[DType, DType] = {int8: int32, int16: int32, uint8: int32, bfloat16: float32}
+"""By type: where the operator of a primitive is computed that the standard does not have for it."""
+
+
+def _widened(maker: Maker) -> Maker:
+    """Computed in a wider type, where the standard's operator does not take the type of the first operand."""
+
+    def make(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+        narrow, wide = given[0].dtype, _WIDER.get(given[0].dtype)
+        if wide is None:
+            return maker(b, node, x, given)
+        names = [b.add("Cast", name, to=b.kind(wide)) if g.dtype is narrow else name for name, g in zip(x, given, strict=True)]
+        like, *operands = [Node(g.op, g.inputs, g.attrs, g.shape, wide, g.line) if g.dtype is narrow else g for g in (node, *given)]
+        found = maker(b, like, names, operands)
+        return b.add("Cast", found, to=b.kind(narrow)) if like is not node else found  # type: ignore[no-any-return]
+
+    return make
 
 
 def _by_type(for_bool: str, others: str) -> Maker:
@@ -87,7 +106,7 @@ def _constant(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
 
 
 def _full(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
-    return b.add("Expand", x[0], b.sizes(node.attrs[0])) if node.attrs[0] else x[0]  # type: ignore[no-any-return]
+    return b.expand(x[0], (), node.attrs[0]) if node.attrs[0] else x[0]
 
 
 def _iota(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
@@ -121,6 +140,15 @@ def _reduce(op: str, through: Any = None) -> Maker:
     return make
 
 
+def _any(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    """The maximum of nothing is the least integer, which is another bool than 0."""
+    dims, keepdim = node.attrs
+    found = b.add("Cast", x[0], to=b.kind(int32))
+    if dims:
+        found = b.add("ReduceMax", found, b.constant(dims), keepdims=int(keepdim))
+    return b.add("Greater", found, b.scalar(0, int32))  # type: ignore[no-any-return]
+
+
 def _position(op: str) -> Maker:
     def make(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
         dims, keepdim = node.attrs
@@ -147,7 +175,7 @@ def _write(name: str, reduction: str) -> Maker:
             count = prod(given[1].shape)
             whole = (*node.shape[:dim], count, *node.shape[dim + 1 :])
             lined = tuple(count if d == dim else 1 for d in range(len(node.shape)))
-            index, source = b.add("Expand", b.reshape(index, lined), b.sizes(whole)), b.reshape(source, whole)
+            index, source = b.expand(b.reshape(index, lined), lined, whole), b.reshape(source, whole)
         return b.add("ScatterElements", x[0], index, source, axis=dim, reduction=reduction)  # type: ignore[no-any-return]
 
     return make
@@ -301,7 +329,7 @@ TABLE: dict[str, Maker] = {
     "logical_not": lambda b, node, x, given: b.add("Not", x[0] if given[0].dtype is bool_ else b.add("Cast", x[0], to=9)),
     **dict.fromkeys(("copy", "kink", "still"), lambda b, node, x, _: x[0]), "cast": _cast, "constant": _constant, "full": _full, "iota": _iota,
     "view": _view, "update": _update("none"), "update_add": _update("add"), "cat": lambda b, node, x, _: b.add("Concat", *x, axis=node.attrs[0]),
-    "any": _reduce("ReduceMax", "int32"), "all": _reduce("ReduceMin", "int32"), "argmax": _position("ArgMax"), "argmin": _position("ArgMin"),
+    "any": _any, "all": _reduce("ReduceMin", "int32"), "argmax": _position("ArgMax"), "argmin": _position("ArgMin"),
     "index_select": lambda b, node, x, _: b.add("Gather", *x, axis=node.attrs[0]),
     "gather": lambda b, node, x, _: b.add("GatherElements", *x, axis=node.attrs[0]),
     "index_put": _write("index_put", "none"), "index_add": _write("index_add", "add"), "scatter": _write("scatter", "none"),
@@ -311,3 +339,10 @@ TABLE: dict[str, Maker] = {
     "argsort": _sorted, "ranked": _sorted, "cumsum": _cumsum,
     "outside": _outside, "int8_matmul": _plain("MatMulInteger"), "int4_matmul": _int4_matmul, "addmm": _addmm,
 }  # fmt: skip
+
+_TRIGONOMETRIC = ("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
+_CONVOLUTIONS = ("conv2d", "biased_conv2d", "conv2d_input_grad", "biased_conv2d_input_grad")
+_NOT_OF_ALL_TYPES = (
+    "neg", "relu", "pow", "matmul", "sum", "prod", "cumsum", "amax", "amin", "round", "gru", "rnn_tanh", "rnn_relu", "argsort", "ranked",
+)  # fmt: skip
+TABLE |= {name: _widened(TABLE[name]) for name in (*_NOT_OF_ALL_TYPES, *_TRIGONOMETRIC, *_CONVOLUTIONS)}

@@ -39,7 +39,7 @@ def positions(b: Builder, shape: Shape, strides: Shape, offset: Any) -> str:
         lined = [1] * len(shape)
         lined[d] = extent
         total = b.add("Add", total, b.reshape(along, tuple(lined)))
-    return b.add("Expand", total, b.sizes(shape)) if len(shape) else total
+    return total
 
 
 def _block(b: Builder, x: str, base: Shape, shape: Shape, strides: Shape, offset: Any) -> str | None:
@@ -71,7 +71,7 @@ def _block(b: Builder, x: str, base: Shape, shape: Shape, strides: Shape, offset
     whole = tuple(shape[d] if d in place else 1 for d in range(len(shape)))
     if len(whole) != len(real):
         x = b.reshape(x, whole)
-    return x if _same(whole, shape) else b.add("Expand", x, b.sizes(shape))
+    return x if _same(whole, shape) else b.expand(x, whole, shape)
 
 
 def _plain(x: Any) -> bool:

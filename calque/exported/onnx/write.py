@@ -142,6 +142,8 @@ def _made(b: Builder, program: Program, node: Node, names: list[str]) -> str:
     """The name of the result of a node."""
     b.node = node
     given = [program.nodes[k] for k in node.inputs]
+    if 0 in [size for size in node.shape if type(size) is int] and all(type(size) is int for size in node.shape):
+        return b.constant(np.zeros(node.shape), node.dtype.np)  # there is nothing to compute
     if given and _only_last(program, node.inputs[0]):
         return _last_cell(b, program, node, given[0], names)
     maker = TABLE.get(node.op.name)
