@@ -110,19 +110,36 @@ class Reached:
 
 
 class Restored:
-    """Puts back what a trace leaves in Python: gradients and history of tensors, states and groups of optimizers."""
+    """Puts back what a trace leaves in Python: gradients and history of tensors, states and groups of optimizers, and at last, where the function
+    puts others in their place, the tensors of modules."""
 
     def __init__(self, found: Reached) -> None:
         self.tensors = [(t, t._grad, t._grad_fn, t._requires_grad) for t in {id(t): t for t in found.tensors.values()}.values()]
+        self.looks = {name: (t, t._storage, t._layout) for name, t in found.tensors.items()}
+        modules = {id(m): m for root in found.modules for m in root.modules()}.values()
+        self.registries = [(registry, dict(registry)) for m in modules for registry in (m._parameters, m._buffers)]
         self.states = [
             (o, {key: dict(entries) if isinstance(entries, dict) else entries for key, entries in o.state.items()}) for o in found.optimizers
         ]
         self.groups = [(group, dict(group)) for o in found.optimizers for group in o.param_groups]
 
+    def replaced(self) -> str:
+        """The name of a tensor that is another one now, or looks at its memory in another way; "" if there is none."""
+        for name, (t, storage, view) in self.looks.items():
+            if t._storage is not storage or t._layout is not view:
+                return name
+        return next((name for registry, before in self.registries for name, t in before.items() if registry.get(name) is not t), "")
+
     def put_back(self, numbers: bool = True) -> list[str]:
-        """Do it; what is no tensor only if `numbers`: a second run shall see what the first one has changed. Names of states that were not there
-        before."""
+        """Do it; what is no tensor, and which tensors a module has, only if `numbers`: a second run shall see what the first one has changed. Names of
+        states that were not there before."""
         new = []
+        if numbers:
+            for t, storage, view in self.looks.values():
+                t._storage, t._layout = storage, view
+            for registry, held in self.registries:
+                registry.clear()
+                registry.update(held)
         for t, grad, node, needs in self.tensors:
             t._grad, t._grad_fn, t._requires_grad, t._cache = grad, node, needs, None
         for optimizer, before in self.states:

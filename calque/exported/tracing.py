@@ -229,6 +229,12 @@ def _run(request: Request, state: State, dims: Sequence[Dim], inputs: Sequence[S
             "exported; call the function once before"
         )
     _look_for_kept(frame)
+    name = before.replaced()
+    if name:
+        raise ExportError(
+            f"[export] expected a function that writes to parameters and buffers in place, but it puts another tensor in the place of {name}, or changes "
+            "its shape or strides; use copy_(), which calls of an export do as well"
+        )
     return traced
 
 
@@ -263,11 +269,18 @@ def _recorded(
 
 def _look_for_effects(frame: ExportFrame, request: Request, given: Sequence[Any], before: Restored) -> None:
     """Raise for what a call does to its arguments and to gradients, which a call of the export would not do."""
-    for (name, _), t in zip(request.tensors, given, strict=True):
-        if t._storage.version:
+    for number, ((name, _), t) in enumerate(zip(request.tensors, given, strict=True)):
+        node, writer = frame.nodes[t._storage.slot], t._storage.writer
+        if node.op.role != "input" or node.attrs[0] != number:
+            line = (node.line if writer is None else writer.line) or "at an unknown line"
             raise ExportError(
-                f"[export] expected a function that leaves its arguments as they are, but it writes to {name} in place "
-                f"({t._storage.writer.line or 'at an unknown line'}); clone() it first, or keep it in a buffer"
+                f"[export] expected a function that leaves its arguments as they are, but it writes to {name} in place ({line}); clone() it first, "
+                "or keep it in a buffer"
+            )
+        if t._layout is not t._storage.layout:
+            raise ExportError(
+                f"[export] expected a function that leaves its arguments as they are, but it changes the shape or strides of {name} in place; use "
+                "t(), unsqueeze(), squeeze() and the like without the underscore"
             )
     for t, grad, _, _ in before.tensors:
         now = t._grad

@@ -209,6 +209,50 @@ def test_effects_that_a_call_would_not_have_are_refused() -> None:
     assert calque.allclose(exported(X)[0], X.sum(0, keepdim=True))
 
 
+class Replacing(nn.Module):
+    """Puts something in the place of a buffer."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.register_buffer("a", calque.zeros(2, 2))
+        self.register_buffer("b", calque.ones(2, 2))
+
+    def forward(self, x: Any) -> Any:
+        y = x + self.a * self.b
+        if self.how == "computed":
+            self.a = y
+        elif self.how == "data":
+            self.a.data = y
+        elif self.how == "swapped":
+            self.a, self.b = self.b, self.a
+        elif self.how == "turned":
+            self.a.t_()
+        elif self.how == "deleted":
+            del self.a
+        return y
+
+
+@pytest.mark.parametrize("how", ["computed", "data", "swapped", "turned", "deleted"])
+def test_what_replaces_buffers_is_refused_and_leaves_the_model_as_it_was(how: str) -> None:
+    model, x = Replacing(how), calque.ones(2, 2)
+    held = dict(model.named_buffers())
+    with pytest.raises(ExportError, match="puts another tensor in the place of [ab], or|but it keeps a tensor in Python that was computed at"):
+        calque.export(model, x)
+    assert dict(model.named_buffers()).items() == held.items() and model.a.stride() == (2, 1)
+    assert model(x).tolist() == x.tolist()
+
+
+def test_a_view_of_an_argument_may_be_turned() -> None:
+    x = calque.arange(6.0).view(2, 3)
+    for function in (lambda x: x.view(-1).unsqueeze_(0), lambda x: x.t().t_(), lambda x: x[0].squeeze_()):
+        assert calque.export(function, x)(x).tolist() == function(x).tolist()
+    with pytest.raises(ExportError, match="leaves its arguments as they are, but it changes the shape or strides of x in place; use"):
+        calque.export(lambda x: x.t_() * 2, x)
+    with pytest.raises(ExportError, match=r"but it writes to x in place \(.*test_export.py:\d+\)"):
+        calque.export(lambda x: x.add_(1).view(-1).unsqueeze_(0), x)
+
+
 def test_branches_on_sizes_are_kept() -> None:
     def f(x: Any) -> Any:
         if x.shape[0] > 100:
