@@ -19,6 +19,7 @@ from calque.exported.frame import COPY, EVERY, MODEL, ExportFrame, bit_of
 from calque.exported.graph import ALL, PARAMETERS, Dim, Entry, Spec, Variant, broken, pruned
 from calque.exported.names import Reached, Restored
 from calque.ir.program import Node
+from calque.ir.spec import verify
 from calque.ir.symint import SymInt
 from calque.ir.text import format_program
 from calque.record.recorder import Storage, local
@@ -349,6 +350,8 @@ def _traced(frame: ExportFrame, state: State, extents: Extents, found: Any, node
     fresh = {node for name, node in zip(reads, inputs[count:], strict=True) if name in state.constants}
     outputs[: len(nodes)] = [_copied(frame, k) if k in fresh else k for k in outputs[: len(nodes)]]
     program = pruned(_merged(frame.nodes, same), outputs, frame.found_checks, inputs)
+    if extents.names:
+        verify(program)  # asks what is asked when it is loaded: what holds here holds there
     variant = Variant(program, extents, tuple(reads), tuple(writes))
     specs = tuple(
         Spec(name or "output", t._layout.dtype, tuple([repr(s) if isinstance(s, SymInt) else s for s in t._layout.shape])) for name, t in found

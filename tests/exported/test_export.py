@@ -393,6 +393,18 @@ def test_sizes_that_python_uses_one_by_one_are_refused() -> None:
     calque.export(lambda x: x + table.weight[: x.shape[0]], X, {"x": {0: calque.Dim("t", 1, 16)}})
 
 
+def test_what_is_loaded_holds_for_the_sizes_that_the_export_holds_for() -> None:
+    def halves(x: Any) -> Any:
+        return calque.div(x, 2, rounding_mode="floor"), x + 1
+
+    for columns in (0, 1, 3):
+        exported = calque.export(halves, calque.ones(4, columns, dtype=calque.int32), {"x": {0: calque.Dim("n", 0, 9)}})
+        loaded = again(exported)
+        for rows in (0, 1, 2, 4, 9):
+            x = calque.ones(rows, columns, dtype=calque.int32)
+            assert [t.tolist() for t in exported(x)] == [t.tolist() for t in loaded(x)] == [t.tolist() for t in halves(x)]
+
+
 def test_sizes_that_were_not_looked_at_are_refused_when_they_come() -> None:
     exported = calque.export(lambda x: x * 2 if x.shape[0] == 2503 else x, X, {"x": {0: "n"}})
     x = calque.ones(2503, 4)
