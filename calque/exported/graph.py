@@ -3,7 +3,7 @@ the names of values that they read and write."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -184,6 +184,20 @@ class Entry:
         """What is another way for these sizes, and where."""
         found = broken(self.variants[0].extents, sizes) if self.variants else None
         return "export it with these sizes among its inputs" if found is None else f"for others {found[0]} ({found[1] or 'unknown line'})"
+
+
+def held(entry: Entry, variant: Variant, state: Mapping[str, tuple[dict[str, Any], str]]) -> list[Any]:
+    """The values that a variant reads, of which `state` has the places. Raises where somebody has put another kind of value in the place of one:
+    the program would compute something else with it."""
+    values = [state[name][0].get(state[name][1]) for name in variant.reads]
+    for name, value, node in zip(variant.reads, values, variant.program.nodes[len(entry.inputs) :], strict=False):
+        if value is None or value._layout.shape != node.shape or value._layout.dtype is not node.dtype:
+            got = "none" if value is None else f"shape {tuple(value._layout.shape)} and dtype {value._layout.dtype.name}"
+            raise ExportError(
+                f"[{entry.name}] expected {name} of shape {node.shape} and dtype {node.dtype.name}, as it was exported, got {got}; export the model "
+                "anew"
+            )
+    return values
 
 
 def broken(extents: Extents, sizes: Sequence[int]) -> tuple[str, str] | None:

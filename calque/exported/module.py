@@ -13,7 +13,7 @@ from calque.autograd.modes import no_grad
 from calque.base.errors import AutogradError, ExportError
 from calque.base.text import shown
 from calque.exported import tree
-from calque.exported.graph import Entry
+from calque.exported.graph import Entry, held
 from calque.exported.play import play
 from calque.exported.writing import save_exported
 from calque.functional.common import is_tensor
@@ -111,22 +111,18 @@ class Exported(Module):
         sizes = entry.sizes(tensors)
         variant, attributes = entry.variant(sizes)
         state = self.__dict__["_state"]
-        held = [state[name][0].get(state[name][1]) for name in variant.reads]
-        for name, value, node in zip(variant.reads, held, variant.program.nodes[len(tensors) :], strict=False):
-            if value is None or value._layout.shape != node.shape:  # somebody has put another one in its place
-                got = "none" if value is None else f"shape {tuple(value._layout.shape)}"
-                raise ExportError(f"[{entry.name}] expected {name} of shape {node.shape}, as it was exported, got {got}; export the model anew")
+        read = held(entry, variant, state)
         count = len(entry.outputs)
-        why = entry.without(tensors, held) if entry.cuts and local.state.grad else ""
+        why = entry.without(tensors, read) if entry.cuts and local.state.grad else ""
         if entry.grad and not why:
-            values = play(variant, attributes, [*tensors, *held])
+            values = play(variant, attributes, [*tensors, *read])
             for k in entry.still:
                 values[k] = values[k].detach()
         else:
             with no_grad():
-                values = play(variant, attributes, [*tensors, *held])
+                values = play(variant, attributes, [*tensors, *read])
         if entry.grad and why:
-            inputs = [*tensors, *held]
+            inputs = [*tensors, *read]
             values[:count] = [v if k in entry.still else _without_gradient(entry.name, why, v, inputs) for k, v in enumerate(values[:count])]
         if variant.writes:
             with no_grad():
@@ -197,7 +193,8 @@ class Exported(Module):
         missing = [key for key in entries or [] if key not in found]
         if missing:
             raise ExportError(f"[compile] expected names of entries, some of {', '.join(self.entries)}, got {shown(missing[0])}")
-        values = {key: registry[last] for key, (registry, last) in self.__dict__["_state"].items()}
+        state = self.__dict__["_state"]
+        values = {name: value for entry in found.values() for v in entry.variants for name, value in zip(v.reads, held(entry, v, state), strict=True)}
         build = import_module("calque.exported.native.build")
         files: list[Path] = build.compile_exported(found, values, folder, target, name, sizes, cpu, weights, linker, wheel)
         return files

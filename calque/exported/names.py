@@ -131,8 +131,8 @@ class Restored:
         return next((name for registry, before in self.registries for name, t in before.items() if registry.get(name) is not t), "")
 
     def put_back(self, numbers: bool = True) -> list[str]:
-        """Do it; what is no tensor, and which tensors a module has, only if `numbers`: a second run shall see what the first one has changed. Names of
-        states that were not there before."""
+        """Do it; what is no tensor, and which tensors a module has, only if `numbers`: a second run shall see what the first one has changed. Names
+        of states that were not there before."""
         new = []
         if numbers:
             for t, storage, view in self.looks.values():

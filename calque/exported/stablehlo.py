@@ -11,7 +11,7 @@ from calque.backend.xla.translate import Translation
 from calque.base.config import settings
 from calque.base.errors import ArgumentError, ExportError
 from calque.base.text import shown
-from calque.exported.graph import Entry, Variant
+from calque.exported.graph import Entry, Variant, held
 from calque.ir.program import Program
 
 
@@ -26,9 +26,8 @@ def stablehlo_text(exported: Any, name: str | None, sizes: Mapping[str, int]) ->
     variant, _ = entry.variant(row)
     program = replace(variant.concrete(row), checks=())
     _refuse(program)
-    state = exported.__dict__["_state"]
-    held = [registry[last]._layout for registry, last in (state[key] for key in (*variant.reads, *variant.writes))]
-    text = _lowered(program, [tuple(layout.shape) for layout in held[len(variant.reads) :]], len(entry.outputs))
+    read = dict(zip(variant.reads, held(entry, variant, exported.__dict__["_state"]), strict=True))
+    text = _lowered(program, [tuple(read[name]._layout.shape) for name in variant.writes], len(entry.outputs))
     return _heading(entry, variant, program) + text
 
 

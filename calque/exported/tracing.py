@@ -233,8 +233,8 @@ def _run(request: Request, state: State, dims: Sequence[Dim], inputs: Sequence[S
     name = before.replaced()
     if name:
         raise ExportError(
-            f"[export] expected a function that writes to parameters and buffers in place, but it puts another tensor in the place of {name}, or changes "
-            "its shape or strides; use copy_(), which calls of an export do as well"
+            f"[export] expected a function that writes to parameters and buffers in place, but it puts another tensor in the place of {name}, or "
+            "changes its shape or strides; use copy_(), which calls of an export do as well"
         )
     return traced
 

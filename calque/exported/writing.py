@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any, BinaryIO
 
-from calque.exported.graph import Entry, Spec, Variant, guard_text
+from calque.exported.graph import Entry, Spec, Variant, guard_text, held
 from calque.io.checkpoint import save
 from calque.ir.text import format_program
 from calque.nn.parameter import Parameter
@@ -20,11 +20,16 @@ def save_exported(exported: Any, f: str | os.PathLike[str] | BinaryIO) -> None:
     """Write an export; see `Exported.save`."""
     entries, state = exported.__dict__["_entries"], exported.__dict__["_state"]
     values: list[list[Any]] = []
+    for entry in entries.values():
+        for variant in entry.variants:
+            held(entry, variant, state)
     for name, (registry, last) in state.items():
-        held = registry[last]
-        names = [other for other, value in _named(exported) if value is held] or [name]
+        kept = registry.get(last)
+        if kept is None:  # which no entry reads
+            continue
+        names = [other for other, value in _named(exported) if value is kept] or [name]
         names.sort(key=lambda other: other != name)
-        values.append([names, isinstance(held, Parameter), _persistent(exported, name), held.detach().requires_grad_(held._requires_grad)])
+        values.append([names, isinstance(kept, Parameter), _persistent(exported, name), kept.detach().requires_grad_(kept._requires_grad)])
     save({MARK: VERSION, "mode": exported.__dict__["_mode"], "entries": [_entry_data(e) for e in entries.values()], "values": values}, f)
 
 

@@ -89,7 +89,7 @@ def test_primitives_have_operators_that_take_their_types(op: Any, rng: Any) -> N
 
 
 def test_narrow_integers_and_bfloat16_are_what_they_are_here() -> None:
-    i, u, x = (calque.tensor(v, dtype=d) for v, d in (([3, -100, 100], calque.int8), ([3, 100, 200], calque.uint8), ([1.5, -2.0, 2.5], calque.float32)))
+    i, u, x = calque.tensor([3, -100, 100], dtype=calque.int8), calque.tensor([3, 100, 200], dtype=calque.uint8), calque.tensor([1.5, -2.0, 2.5])
 
     def integers(i: Any, u: Any) -> Any:
         sums = [i.sum(dtype=calque.int8), u.sum(dtype=calque.uint8), i.cumsum(0, dtype=calque.int8), i @ i]
@@ -107,7 +107,8 @@ def test_nothing_stays_nothing() -> None:
     def empty(x: Any, y: Any) -> Any:
         written = y + 1
         written[1:] = y
-        return [written, y.expand(0), x.expand(2, *x.shape), x.any(0), x.all(0), x.bool().any(), y.expand(x.shape[0]), calque.full((x.shape[0], 2), 3.0)]
+        several = [y.expand(0), x.expand(2, *x.shape), y.expand(x.shape[0]), calque.full((x.shape[0], 2), 3.0)]
+        return [written, x.any(0), x.all(0), x.bool().any(), *several]
 
     for rows in (0, 1, 3):
         x, y = calque.randn(rows, 3), calque.ones(1)

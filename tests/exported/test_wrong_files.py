@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,23 @@ def test_parameters_of_other_shapes_are_refused() -> None:
     for shape in ((5, 3), (6,), (3, 2), (1, 3)):
         other = copy.deepcopy(one)
         other.weight = nn.Parameter(calque.ones(*shape))
-        with pytest.raises(ExportError, match=r"\[forward\] expected weight of shape \(2, 3\), as it was exported, got shape"):
+        with pytest.raises(ExportError, match=r"\[forward\] expected weight of shape \(2, 3\) and dtype float32, as it was exported, got shape"):
             other(calque.ones(2, 3))
     del other.weight
-    with pytest.raises(ExportError, match=r"expected weight of shape \(2, 3\), as it was exported, got none"):
+    with pytest.raises(ExportError, match=r"expected weight of shape \(2, 3\) and dtype float32, as it was exported, got none"):
         other(calque.ones(2, 3))
     one.weight = nn.Parameter(calque.arange(6.0).view(3, 2).T)
     assert calque.allclose(one(calque.ones(1, 3)), one.weight.sum(1) + one.bias)
+
+
+@pytest.mark.parametrize("change", [lambda m: m.double(), lambda m: m.half(), lambda m: setattr(m.weight, "data", calque.ones(1, 3))])
+def test_parameters_of_other_types_are_neither_run_nor_saved_nor_built(change: Any, tmp_path: Path) -> None:
+    """The library was built of bytes that its program took for others, and the file could not be read."""
+    one = exported()
+    change(one)
+    steps: list[Any] = [lambda: one(calque.ones(2, 3)), lambda: one.save(io.BytesIO()), lambda: one.compile(tmp_path, linker=False, sizes={"b": 1})]
+    if there("onnx"):
+        steps.append(lambda: one.onnx(io.BytesIO()))
+    for step in steps:
+        with pytest.raises(ExportError, match=r"expected weight of shape \(2, 3\) and dtype float32, as it was exported, got shape .* and dtype"):
+            step()

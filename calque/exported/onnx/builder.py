@@ -125,7 +125,7 @@ class Builder:
         return self.add("Reshape", x, self.sizes(shape) if len(shape) else self.constant(np.zeros(0)), allowzero=1)  # type: ignore[no-any-return]
 
     def expand(self, x: str, given: Any, shape: Any) -> str:
-        """x, of shape `given`, repeated along its dims of size 1. By Tile where there may be nothing left: of 1 and 0, ONNX Runtime's Expand takes 1."""
+        """x, of shape `given`, repeated along its dims of size 1. By Tile where nothing may be left: of 1 and 0, ONNX Runtime's Expand takes 1."""
         if all(self._positive(size) for size in shape):
             return self.add("Expand", x, self.sizes(shape))  # type: ignore[no-any-return]
         lined = (*[1] * (len(shape) - len(given)), *given)

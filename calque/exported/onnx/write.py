@@ -11,7 +11,7 @@ import numpy as np
 from calque.backend.ref.interpret import interpret
 from calque.base.errors import ArgumentError, CalqueError, DTypeError, ExportError
 from calque.base.text import described
-from calque.exported.graph import Entry, Variant, broken
+from calque.exported.graph import Entry, Variant, broken, held
 from calque.exported.onnx.builder import DIMS, PARAMETERS, Builder
 from calque.exported.onnx.table import TABLE, lstm
 from calque.exported.onnx.views import _equal, _same
@@ -36,9 +36,12 @@ def write_onnx(exported: Any, f: Any, entry: str | None, opset: int, names: tupl
     if name not in entries:
         raise ArgumentError(f"[onnx] expected the name of an entry, one of {', '.join(entries)}, got {name!r}")
     state = exported.__dict__["_state"]
-    held = {key: read(registry[last].detach(), "onnx") for key, (registry, last) in state.items()}
-    trained = {key for key, (registry, last) in state.items() if isinstance(registry[last], Parameter)}
-    model = model_of(_renamed(entries[name], *names), held, opset, trained)
+    values: dict[str, Any] = {}
+    for variant in entries[name].variants:
+        values |= zip(variant.reads, held(entries[name], variant, state), strict=True)
+    trained = {key for key, value in values.items() if isinstance(value, Parameter)}
+    numbers = {key: read(value.detach(), "onnx") for key, value in values.items()}
+    model = model_of(_renamed(entries[name], *names), numbers, opset, trained)
     content = model.SerializeToString()
     if isinstance(f, str | os.PathLike):
         write_whole(os.fspath(f), len(content), lambda file: _put(file, content))
@@ -63,10 +66,10 @@ def _renamed(entry: Entry, inputs: Any, outputs: Any) -> Entry:
     return replace(entry, inputs=found[0], outputs=found[1])
 
 
-def model_of(entry: Entry, held: dict[str, Any], opset: int, trained: set[str]) -> Any:
+def model_of(entry: Entry, numbers: dict[str, Any], opset: int, trained: set[str]) -> Any:
     """The model of an entry with these values of its state, of which some are parameters."""
     variant = entry.variants[0]
-    require_one(entry, held)
+    require_one(entry, numbers)
     b = Builder(entry, variant.extents)
     b.reserved = {spec.name for spec in (*entry.inputs, *entry.outputs)} | set(variant.reads) | {f"{key}_out" for key in variant.writes}
     program = variant.program
@@ -84,7 +87,7 @@ def model_of(entry: Entry, held: dict[str, Any], opset: int, trained: set[str]) 
         if key in variant.writes:
             inputs.append(_info(b, names[position], node, node.shape))
         else:
-            b.initializers.append(b.tensor(names[position], _dense(held[key])))
+            b.initializers.append(b.tensor(names[position], _dense(numbers[key])))
             parameters += [names[position]] if key in trained else []
     needed = _needed(program)
     for position, node in enumerate(program.nodes):
@@ -160,12 +163,12 @@ def _last_cell(b: Builder, program: Program, node: Node, cells: Node, names: lis
     return b.reshape(lstm(b, [names[k] for k in cells.inputs], sources)[1], node.attrs[0])
 
 
-def require_one(entry: Entry, held: dict[str, Any]) -> None:
+def require_one(entry: Entry, numbers: dict[str, Any]) -> None:
     """Raise if the entry does something else for some sizes: an ONNX model has one program, which must be the others as well."""
     first = entry.variants[0]
     for other in entry.variants[1:]:
         sizes = tuple(int(other.extents.values[x.row]) for x in other.extents.free)
-        if not _covers(entry, first, other, sizes, held):
+        if not _covers(entry, first, other, sizes, numbers):
             found = broken(first.extents, sizes)
             named = ", ".join(f"{d.name}={s * d.multiple}" for d, s in zip(entry.dims, sizes, strict=True))
             raise ExportError(
@@ -174,7 +177,7 @@ def require_one(entry: Entry, held: dict[str, Any]) -> None:
             )
 
 
-def _covers(entry: Entry, first: Variant, other: Variant, sizes: tuple[int, ...], held: dict[str, Any]) -> bool:
+def _covers(entry: Entry, first: Variant, other: Variant, sizes: tuple[int, ...], numbers: dict[str, Any]) -> bool:
     """Whether the first program is right for sizes that another one is for: both are computed with some values."""
     rng = np.random.default_rng(0)
     results = []
@@ -186,7 +189,7 @@ def _covers(entry: Entry, first: Variant, other: Variant, sizes: tuple[int, ...]
     given = [(rng.standard_normal(node.shape) * (node.dtype.category == 2)).astype(node.dtype.np) for node in leaves]
     for variant, program in zip((first, other), programs, strict=True):
         with np.errstate(all="ignore"):
-            found = interpret(program, [*given, *[_dense(held[key]) for key in variant.reads]])
+            found = interpret(program, [*given, *[_dense(numbers[key]) for key in variant.reads]])
         order = {key: len(entry.outputs) + k for k, key in enumerate(variant.writes)}
         results.append([*found[: len(entry.outputs)], *[found[order[key]] for key in sorted(order)]])
     return all(a.shape == b.shape and np.allclose(a, b, 1e-4, 1e-5, equal_nan=True) for a, b in zip(*results, strict=True))
