@@ -70,8 +70,9 @@ class Reached:
                     self._add(name, value, seen)
         self.names: dict[int, list[str]] = {}
         for name, t in self.tensors.items():
-            self.names.setdefault(id(t._storage), []).append(name)
-
+            known = self.names.setdefault(id(t._storage), [])
+            if not known or self.tensors[known[0]]._layout is t._layout:  # a transposed weight is another one, of which the export has no value
+                known.append(name)
     def _add(self, name: str, value: Any, seen: set[int]) -> None:
         prefix = f"{name}." if name else ""
         if isinstance(value, Module):
@@ -89,7 +90,6 @@ class Reached:
             for key, item in value.items() if isinstance(value, dict) else enumerate(value):
                 if is_tensor(item) or isinstance(item, Module):
                     self._add(f"{prefix}{key}", item, seen)
-
 
     def _add_module(self, module: Module, prefix: str) -> None:
         self.modules.append(module)

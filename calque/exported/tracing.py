@@ -10,6 +10,8 @@ from itertools import product
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from calque.base.errors import ExportError
 from calque.base.layout import Layout, dense_layout
 from calque.exported import tree
@@ -259,6 +261,7 @@ def _recorded(
             result = request.call(tree.build(request.arguments, given))
             frame.counters = counters.finish()
             _look_for_effects(frame, request, given, before)
+            _look_for_shared_memory(frame)
         finally:
             counters.put_back()
         found: list[tuple[str, Any]] = []
@@ -296,6 +299,18 @@ def _look_for_effects(frame: ExportFrame, request: Request, given: Sequence[Any]
             raise ExportError(
                 f"[export] expected a function that uses the gradients that it computes, but it leaves them in .grad ({line}); return "
                 "calque.autograd.grad(...), or step an optimizer"
+            )
+
+
+def _look_for_shared_memory(frame: ExportFrame) -> None:
+    """Raise for a write to memory that another value of the program has as well: they are two values of an export."""
+    buffers = [(storage, storage.buffer) for storage, _ in frame.outside.values() if storage.buffer is not None]
+    known = [(storage, b.wait()) for storage, b in buffers if b.owner is not None or b.export is not None]
+    for storage, array in known:
+        if id(storage) in frame.written_to and any(other is not array and np.may_share_memory(array, other) for _, other in known):
+            raise ExportError(
+                f"[export] expected values that are written to have memory of their own, but what is written at "
+                f"{getattr(storage.writer, 'line', '') or 'an unknown line'} shares its memory with another one (view(dtype), from_numpy()); clone() it"
             )
 
 
