@@ -309,8 +309,9 @@ def _look_for_shared_memory(frame: ExportFrame) -> None:
     for storage, array in known:
         if id(storage) in frame.written_to and any(other is not array and np.may_share_memory(array, other) for _, other in known):
             raise ExportError(
-                f"[export] expected values that are written to have memory of their own, but what is written at "
-                f"{getattr(storage.writer, 'line', '') or 'an unknown line'} shares its memory with another one (view(dtype), from_numpy()); clone() it"
+                "[export] expected values that are written to have memory of their own, but what is written at "
+                f"{getattr(storage.writer, 'line', '') or 'an unknown line'} shares its memory with another one (view(dtype), from_numpy()); "
+                "clone() it"
             )
 
 

@@ -73,6 +73,55 @@ def test_a_library_calls_the_functions_that_python_calls(tmp_path: Path, monkeyp
         assert np.array_equal(a, b, equal_nan=True)
 
 
+class Moving(nn.Module):
+    """State that becomes other state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for k, name in enumerate("abc"):
+            self.register_buffer(name, calque.arange(3.0) + 10 * k)
+
+    def swap(self, x: Any) -> Any:
+        before = self.a.clone()
+        self.a.copy_(self.b)
+        self.b.copy_(before)
+        return x + self.a
+
+    def rotate(self, x: Any) -> Any:
+        before = self.a.clone()
+        self.a.copy_(self.b)
+        self.b.copy_(self.c)
+        self.c.copy_(before)
+        return x * 1, before, self.c * 1
+
+    def shift(self, x: Any) -> Any:
+        self.c.copy_(self.b)
+        self.b.copy_(self.a)
+        self.a.copy_(x)
+        return self.a + self.b + self.c
+
+    def count(self, x: Any) -> Any:
+        self.a.copy_(self.b)
+        self.b.add_(x)
+        return self.a + self.b, self.b.clone()
+
+
+@cc
+def test_state_becomes_other_state(tmp_path: Path) -> None:
+    model, x, names = Moving(), calque.tensor([1.0, 2.0, 3.0]), ("swap", "rotate", "shift", "count")
+    exported = calque.export(model, entries={name: (getattr(model, name), x) for name in names})
+    exported.compile(tmp_path, name="moving", cpu="native")
+    library = Library(tmp_path, "moving")
+    instance = library.create()
+    for name in names * 2:
+        wanted = arrays(getattr(model, name)(x))
+        found = [np.zeros_like(a) for a in wanted]
+        assert library.run(instance, names.index(name), [x.numpy()], found) == 0
+        state = library.state(instance)
+        assert all(np.array_equal(a, b) for a, b in zip(found, wanted, strict=True))
+        assert all(np.array_equal(state[key], buffer.numpy()) for key, buffer in model.named_buffers())
+
+
 def learner() -> tuple[Any, Any, Any]:
     calque.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.1), nn.BatchNorm1d(32), nn.Linear(32, 3))

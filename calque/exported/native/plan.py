@@ -29,6 +29,10 @@ FUNCTIONS = ("create", "describe", "run", "reset", "destroy", "error", "text", "
 """What can be seen of a library, behind its name."""
 
 
+Copy = tuple[int, int, int, int, int]
+"""(memory, bytes behind it) of target and source, and how many bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Signature:
     """A program of the library: its entry, the sizes it is for, and what goes in and out."""
@@ -41,12 +45,12 @@ class Signature:
 
 @dataclass(slots=True)
 class Linked:
-    """A program for one processor, with places in the memory of a library. `patches`: (position, memory, bytes behind it); `copies`: (memory, bytes
-    behind it) of target and source, and how many bytes; `checks`: (memory, bytes behind it, text)."""
+    """A program for one processor, with places in the memory of a library. `patches`: (position, memory, bytes behind it); `checks`:
+    (memory, bytes behind it, text)."""
 
     launches: Launches
     patches: list[tuple[int, int, int]]
-    copies: list[tuple[int, int, int, int, int]]
+    copies: list[Copy]
     checks: list[tuple[int, int, str]]
     arena_bytes: int
 
@@ -192,7 +196,7 @@ def _linked(found: Launches, program: Program, variant: Variant, inputs: int, ou
         places[-1 - k] = (WEIGHTS, made.blob.place(data.tobytes()))
     arena = rounded(found.arena_bytes)
     targets = [(ARGUMENTS + inputs + k, 0) for k in range(outputs)] + [(STATE, made.state[key][0]) for key in variant.writes]
-    copies: list[tuple[int, int, int, int, int]] = []
+    copies: list[Copy] = []
     for buffer, target in zip(found.schedule.outputs, targets, strict=True):
         b = found.schedule.buffers[buffer]
         number = found.objects[buffer]
@@ -203,9 +207,7 @@ def _linked(found: Launches, program: Program, variant: Variant, inputs: int, ou
         source = (memory, behind + (b.index if b.kind == "arena" else 0))
         if source != target and b.nbytes:
             copies.append((*target, *source, b.nbytes))
-    moved = [c for c in copies if c[0] == STATE]
-    if any(c[2] == STATE for c in moved):
-        raise ExportError("[compile] expected state that is computed, got state that becomes other state unchanged; add .clone() where it is written")
+    copies, arena = _kept_apart(copies, arena)
     checks = []
     for number, check in enumerate(program.checks):
         memory, behind = places[found.objects[found.schedule.checks[number]]]
@@ -214,6 +216,18 @@ def _linked(found: Launches, program: Program, variant: Variant, inputs: int, ou
         checks.append((memory, behind + (b.index if b.kind == "arena" else 0), text))
     patches = [(position, places[number][0], places[number][1] + offset) for position, number, offset in found.patches]
     return Linked(found, patches, copies, checks, arena)
+
+
+def _kept_apart(copies: list[Copy], arena: int) -> tuple[list[Copy], int]:
+    """Copies in which state that becomes other state is put aside before anything overwrites it, and the bytes of the arena."""
+    first: list[Copy] = []
+    then: list[Copy] = []
+    for memory, behind, source, source_behind, nbytes in copies:
+        if memory == source == STATE:
+            first.append((ARENA, arena, source, source_behind, nbytes))
+            source, source_behind, arena = ARENA, arena, arena + rounded(nbytes)
+        then.append((memory, behind, source, source_behind, nbytes))
+    return first + then, arena
 
 
 def dtype_number(dtype: DType) -> int:
