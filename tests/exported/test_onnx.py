@@ -103,6 +103,36 @@ def test_narrow_integers_and_bfloat16_are_what_they_are_here() -> None:
     close(run(calque.export(floats, x), [x]), floats(x))
 
 
+def test_remainders_of_floats_are_exact() -> None:
+    a = calque.tensor([1.0, 0.3, 6.0, -6.0, float("inf"), 5.0, -5.0, 0.0, -1e-20, 7.5, -7.5, float("nan")])
+    b = calque.tensor([0.1, 0.1, 0.1, 0.1, 2.0, 0.0, 0.0, 0.0, 2.0, float("inf"), 2.0, 1.0])
+    for dtype in (calque.float32, calque.float64, calque.float16):
+        given = [a.to(dtype), b.to(dtype)]
+        exported = calque.export(lambda a, b: (a // b, a % b, a.fmod(b), (2 * a) // b), tuple(given))
+        close(run(exported, given), exported(*given))
+        file = io.BytesIO()
+        exported.onnx(file)
+        close([t.numpy() for t in calque.load_onnx(file.getvalue())(*given)], exported(*given))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+def test_one_program_is_right_for_all_sizes_whatever_goes_in(dtype: str) -> None:
+    x = calque.ones(3, 4).to(dtype_by_name(dtype))
+
+    def changing(x: Any) -> Any:
+        return x + x if x.shape[0] > 4 else ~x if dtype == "bool" else x * 3
+
+    def looked_up(x: Any) -> Any:
+        found = calque.arange(6).view(3, 2)[x]
+        return found if x.shape[0] == 1 else found + 0
+
+    other = calque.export(changing, x, {"x": {0: calque.Dim("n", 1, 9)}})
+    with pytest.raises(ExportError, match=r"has one program, but for n=\d forward does something else"):
+        run(other, [x])
+    table = calque.export(looked_up, x.long(), {"x": {0: "n"}})
+    close(run(table, [x.long()]), table(x.long()))
+
+
 def test_nothing_stays_nothing() -> None:
     def empty(x: Any, y: Any) -> Any:
         written = y + 1

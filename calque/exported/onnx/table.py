@@ -80,15 +80,37 @@ def _one(b: Builder) -> str:
 
 
 def _floor_divide(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
-    if node.dtype.category == 2:
-        return b.add("Floor", b.add("Div", *x))  # type: ignore[no-any-return]
-    return b.add("Div", b.add("Sub", x[0], b.add("Mod", *x)), x[1])  # type: ignore[no-any-return]
+    """Of floats, from the exact remainder: 1 // 0.1 is 9, and the quotient is rounded to 10. a / b where b is 0."""
+    if node.dtype.category != 2:
+        return b.add("Div", b.add("Sub", x[0], b.add("Mod", *x)), x[1])  # type: ignore[no-any-return]
+    dtype = node.dtype.compute
+    x = [b.add("Cast", name, to=b.kind(dtype)) for name in x] if dtype is not node.dtype else x
+    left, other_sign = _remains(b, dtype, x)
+    exact = b.add("Div", b.add("Sub", x[0], left), x[1])
+    exact = b.add("Where", other_sign, b.add("Sub", exact, b.scalar(1, dtype)), exact)
+    whole = b.add("Floor", exact)
+    up = b.add("Greater", b.add("Sub", exact, whole), b.scalar(0.5, dtype))
+    whole = b.add("Where", up, b.add("Add", whole, b.scalar(1, dtype)), whole)
+    found = b.add("Where", b.add("Equal", x[1], b.scalar(0, dtype)), b.add("Div", *x), whole)
+    return found if dtype is node.dtype else b.add("Cast", found, to=b.kind(node.dtype))  # type: ignore[no-any-return]
 
 
 def _remainder(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    """With the sign of the divisor."""
     if node.dtype.category != 2:
         return b.add("Mod", *x)  # type: ignore[no-any-return]
-    return b.add("Sub", x[0], b.add("Mul", b.add("Floor", b.add("Div", *x)), x[1]))  # type: ignore[no-any-return]
+    dtype = node.dtype.compute
+    x = [b.add("Cast", name, to=b.kind(dtype)) for name in x] if dtype is not node.dtype else x
+    left, other_sign = _remains(b, dtype, x)
+    found = b.add("Where", other_sign, b.add("Add", left, x[1]), left)
+    return found if dtype is node.dtype else b.add("Cast", found, to=b.kind(node.dtype))  # type: ignore[no-any-return]
+
+
+def _remains(b: Builder, dtype: DType, x: list[str]) -> tuple[str, str]:
+    """What is left of x[0] with its own sign, and whether that is another one than that of x[1]."""
+    left, zero = b.add("Mod", *x, fmod=1), b.scalar(0, dtype)
+    differs = b.add("Xor", b.add("Less", left, zero), b.add("Less", x[1], zero))
+    return left, b.add("And", b.add("Not", b.add("Equal", left, zero)), differs)
 
 
 def _trunc(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:

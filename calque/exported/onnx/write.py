@@ -178,18 +178,45 @@ def require_one(entry: Entry, numbers: dict[str, Any]) -> None:
 
 
 def _covers(entry: Entry, first: Variant, other: Variant, sizes: tuple[int, ...], numbers: dict[str, Any]) -> bool:
-    """Whether the first program is right for sizes that another one is for: both are computed with some values."""
+    """Whether the first program is right for sizes that another one is for: both are computed with some values. Integers may be positions, or what is
+    divided by: those with which the other program fails say nothing."""
     rng = np.random.default_rng(0)
-    results = []
     try:
         programs = [variant.concrete(sizes) for variant in (first, other)]
     except (ValueError, CalqueError):
         return False
     leaves = [programs[1].nodes[k] for k in programs[1].inputs[: len(entry.inputs)]]
-    given = [(rng.standard_normal(node.shape) * (node.dtype.category == 2)).astype(node.dtype.np) for node in leaves]
-    for variant, program in zip((first, other), programs, strict=True):
+    compared = False
+    for least, most in ((0, 1), (1, 2), (0, 2), (0, 8), (-9, 100)):
+        given = [_drawn(rng, node, least, most) for node in leaves]
+        wanted = _results(entry, other, programs[1], given, numbers)
+        if wanted is None:
+            continue
+        compared, found = True, _results(entry, first, programs[0], given, numbers)
+        if found is None or not all(map(_close, found, wanted)):
+            return False
+    return compared
+
+
+def _close(a: Any, b: Any) -> bool:
+    return a.shape == b.shape and bool(np.allclose(a, b, 1e-4, 1e-5, equal_nan=True))
+
+
+def _drawn(rng: Any, node: Node, least: int, most: int) -> Any:
+    """Values for an input: floats, or integers from `least` to below `most`, of which bools are made."""
+    values = rng.standard_normal(node.shape) if node.dtype.category == 2 else rng.integers(least, most, node.shape)
+    return np.asarray(values).astype(node.dtype.np)
+
+
+def _results(entry: Entry, variant: Variant, program: Program, given: list[Any], numbers: dict[str, Any]) -> list[Any] | None:
+    """What a program computes, state in the order of its names; None if it finds positions that are none."""
+    checked = replace(program, outputs=(*program.outputs, *(check.value for check in program.checks)), checks=())
+    try:
         with np.errstate(all="ignore"):
-            found = interpret(program, [*given, *[_dense(numbers[key]) for key in variant.reads]])
-        order = {key: len(entry.outputs) + k for k, key in enumerate(variant.writes)}
-        results.append([*found[: len(entry.outputs)], *[found[order[key]] for key in sorted(order)]])
-    return all(a.shape == b.shape and np.allclose(a, b, 1e-4, 1e-5, equal_nan=True) for a, b in zip(*results, strict=True))
+            found = interpret(checked, [*given, *[_dense(numbers[key]) for key in variant.reads]])
+    except IndexError:
+        return None
+    if any(int(value) >= 0 for value in found[len(program.outputs) :]):
+        return None
+    order = {key: len(entry.outputs) + k for k, key in enumerate(variant.writes)}
+    return [*found[: len(entry.outputs)], *[found[order[key]] for key in sorted(order)]]
