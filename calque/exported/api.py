@@ -61,7 +61,7 @@ def export(
         wanted["forward"] = (model, args, dynamic, kwargs or {})
     for name, item in (entries or {}).items():
         wanted[_entry_name(name)] = _entry(name, item)
-    state = State(Reached([function for function, *_ in wanted.values()] + [model]))
+    state = State(Reached([model, *(function for function, *_ in wanted.values())]))  # the names are those of the model
     made: dict[str, Entry] = {}
     with_grad = local.state.grad
     for name, (function, given, free, named) in wanted.items():

@@ -159,6 +159,24 @@ def test_a_training_step_is_exported(name: str) -> None:
     assert all(apart(weights[f"model.{k}"], p) < 1e-6 for k, p in model.named_parameters())
 
 
+def test_names_are_those_of_the_model_whatever_the_entries_are() -> None:
+    model, x = nn.Linear(3, 2), calque.ones(4, 3)
+    optimizer = calque.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step(x)
+    exported = again(calque.export(model, entries={"step": (step, x), "predict": (model, x)}))
+    assert exported.step(x).item() == step(x).item()
+    model.load_state_dict(exported.state_dict())
+    assert calque.equal(exported.predict(x), model(x)) and list(exported.state_dict()) == ["weight", "bias"]
+
+
 def test_a_step_before_the_first_is_refused() -> None:
     model = nn.Linear(4, 1)
     optimizer = calque.optim.Adam(model.parameters())
