@@ -384,3 +384,17 @@ def test_small_recurrent_layers_are_computed_by_the_library(kind: str, monkeypat
     assert not compiled[0]
     for a, b in zip(computed[1:], compiled[1:], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "bool", "float32"])
+def test_a_result_is_never_the_memory_of_its_operand(everything: None, dtype: str) -> None:
+    for name in ("floor", "ceil", "round", "trunc", "abs", "neg", "sign", "relu", "square", "clone", "nan_to_num", "logical_not", "sgn", "frac", "fix"):
+        for _ in range(4):
+            x = calque.tensor([1, 0, 1]).to(getattr(calque, dtype))
+            try:
+                result = getattr(x, name)()
+            except (TypeError, RuntimeError):  # which is not of these numbers
+                continue
+            result[0] = 2
+            result.masked_fill_(result == 1, 0)
+            assert x.tolist() == [1, 0, 1], name

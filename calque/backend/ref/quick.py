@@ -108,7 +108,8 @@ def _computed(node: Node, operands: Sequence[Any], inputs: Sequence[Array], scal
     element."""
     if isinstance(node.op.ref, OnElements) and node.op.ref.slow and operands[0].size > _FEW:
         return run_body(node.op, operands, node.attrs, node.shape, node.dtype)
-    return run_node(node, operands, inputs, scalars)
+    found = run_node(node, operands, inputs, scalars)
+    return found.copy() if any(found is x for x in operands) else found  # integers that are rounded: writing to them would write to the operand
 
 
 def _exactly(kind: DType, dtype: DType) -> bool:
