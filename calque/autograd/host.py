@@ -15,11 +15,8 @@ Array = np.ndarray[Any, Any]
 
 
 class Whole(Exception):
-    """Raised where what NumPy computes has no forward-mode rule: the function around it has a gradient formula, and `frame` asks that one twice."""
-
-    def __init__(self, frame: Any) -> None:
-        super().__init__()
-        self.frame = frame
+    """Raised where what NumPy computes has no forward-mode rule: the function around it has a gradient formula, and the frame where it was called
+    asks that one twice (`transform/whole.py`)."""
 
 
 def for_all_slices(function: Callable[[Tensor], Any], x: Tensor) -> Any:

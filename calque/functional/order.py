@@ -26,7 +26,7 @@ from calque.functional.reductions import numpy_names, require_elements, take_cho
 from calque.functional.results import CummaxResult, CumminResult, MedianResult, ModeResult, NanMedianResult
 from calque.functional.sorting import order_along, ranked, sortable
 from calque.functional.ternary import lerp
-from calque.functional.views import detach, reshape
+from calque.functional.views import reshape
 from calque.functional.windows import narrow, select
 from calque.tensor import Tensor, read
 
@@ -152,13 +152,19 @@ def _median_of(name: str, kind: Any, x: Tensor, dim: int | None, keepdim: bool) 
     if not x._layout.numel:
         nothing = math.nan if x._layout.dtype.category == 2 else -(1 << (x._layout.dtype.bits - 1))
         return linked(prim("full", (nothing, x._layout.dtype), ()), x)
-    middle = _median(name, kind, _flat(detach(x)), 0, False).values
+
+    middle: Any = None
+
+    def value() -> Tensor:  # without history, but not detached: in forward mode it moves on the levels around this one
+        nonlocal middle
+        middle = _median(name, kind, _flat(x), 0, False).values
+        return middle  # type: ignore[no-any-return]
 
     def backward(g: Tensor) -> tuple[Tensor]:
         equal = where(isnan(middle), isnan(x), x == middle)
         return (where(equal, g / cast(prim("sum", cast(equal, dt.int64), tuple(range(x._layout.ndim)), False), x._layout.dtype), 0.0),)
 
-    return with_formula("MedianBackward0", (x,), lambda: middle, backward)
+    return with_formula("MedianBackward0", (x,), value, backward)
 
 
 @public(out=True)

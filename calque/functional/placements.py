@@ -26,7 +26,7 @@ from calque.functional.placing import placed, placed_like
 from calque.functional.reductions import amax, amin, mean, prod, vector_norm
 from calque.functional.reductions import sum as total
 from calque.functional.selection import nonzero, scatter_reduce
-from calque.functional.views import detach, expand, reshape
+from calque.functional.views import expand, reshape
 from calque.functional.windows import as_strided, narrow
 from calque.functional.writing import in_place_form
 from calque.tensor import Tensor, read, upload_known
@@ -167,13 +167,18 @@ def _segment(row: Tensor, a: int, b: int, tail: Shape, reduce: str, function: An
 def _extreme(function: Any, elements: Tensor, start: Tensor | None) -> Tensor:
     """Largest or smallest of the elements and of what they begin with. Equal elements share the gradient, and so do NaNs, which win."""
     rows = elements if start is None else cat([start, elements], 0)
-    found = function(detach(rows), 0, True)
+    found: Any = None
+
+    def value() -> Tensor:
+        nonlocal found
+        found = function(rows, 0, True)
+        return found  # type: ignore[no-any-return]
 
     def backward(g: Tensor) -> tuple[Tensor]:
         equal = where(isnan(found), isnan(rows), rows == found)
         return (where(equal, g / cast(total(equal, 0, True), g._layout.dtype), 0.0),)
 
-    return with_formula("SegmentReduceBackward0", (rows,), lambda: found, backward)
+    return with_formula("SegmentReduceBackward0", (rows,), value, backward)
 
 
 # -------------------------------------------------------------------------------------------------------- tensors of given strides

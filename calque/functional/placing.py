@@ -139,8 +139,8 @@ def beside_input(function: Function) -> Function:
                 where = _first_place(args, keywords)
                 state.device = None if where is CPU else where
             return function(*args, **keywords)
-        except Whole as asked:
-            return asked.frame.whole(function, args, keywords)
+        except Whole:
+            return state.trace.whole(function, args, keywords)
         except Exception as error:
             if (meant := answer(function.__name__, function, args, keywords, error)) is not NOTHING:
                 return meant

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.autograd.host import on_host
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import normalize_dim, whole
@@ -230,10 +231,13 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     if weights._layout.shape != input._layout.shape:
         raise ShapeError(f"[bincount] expected weights of shape {tuple(input._layout.shape)}, got {tuple(weights._layout.shape)}")
     wide = cast(weights, weights._layout.dtype if weights._layout.dtype is dt.float32 else dt.float64)
-    return with_formula(
-        "BincountBackward0", (wide,), lambda: upload(np.bincount(values, read(wide, "bincount"), minlength), wide._layout.dtype),
-        lambda g: (prim("index_select", g, cast(input, dt.int64), 0),),
-    )  # fmt: skip
+    kind = wide._layout.dtype
+    shape = (max(minlength, int(values.max(initial=-1)) + 1),)
+
+    def value() -> Tensor:
+        return upload(on_host("bincount", lambda w: np.bincount(values, w, minlength).astype(kind.np), (wide,), [shape])[0], kind)
+
+    return with_formula("BincountBackward0", (wide,), value, lambda g: (prim("index_select", g, cast(input, dt.int64), 0),))
 
 
 @public(out="exact")

@@ -12,6 +12,7 @@ from calque.autograd.host import on_host, slices
 from calque.autograd.transform import tree
 from calque.autograd.transform.frame import COPY, Frame, functional, is_tensor, on_level, overwritten, seen, shows_all, without_history
 from calque.autograd.transform.history import History
+from calque.autograd.transform.whole import remembered, through
 from calque.base.dtypes import DType, int64
 from calque.base.errors import ArgumentError, AutogradError, BatchError, OutOfRangeError
 from calque.base.layout import Layout, dense_layout
@@ -213,6 +214,32 @@ class BatchFrame(Frame):
         lowered = [self.lower(x) if m else x for x, m in zip(arguments, mapped, strict=True)]
         found = self.below(on_host, op, every, lowered, [(self.size, *shape) for shape in shapes])
         return [slices(a, self) for a in found]
+
+    def whole(self, function: Callable[..., Any], args: Any, keywords: Any) -> Any:
+        """A function whose operations have no rules in a frame of forward mode further out: that one is asked for all slices."""
+        leaves, structure = tree.flatten((args, keywords))
+        mapped = [is_tensor(x) and self.mine(x) for x in leaves]
+        if not any(mapped):
+            return self.below(through, function, args, keywords)
+        shapes = []
+
+        def every(*lowered: Any) -> list[Any]:
+            with BatchFrame(self.size, self.randomness) as frame:
+                given = [frame.slice_of(x, 0) if m else x for x, m in zip(lowered, mapped, strict=True)]
+                arguments, named = tree.unflatten(given, structure)
+                results, shape = tree.flatten(function(*arguments, **named))
+                shapes.append(shape)
+                return [frame.leave(r, 0) for r in results]
+
+        state = local.state
+        before, state.grad = state.grad, False  # the history of this level is that of the function as a whole
+        try:
+            lowered = tuple([self.lower(x) if m else x for x, m in zip(leaves, mapped, strict=True)])
+            found = [self.lifted(batch) for batch in self.below(lambda: local.state.trace.whole(every, lowered, {}))]  # type: ignore[union-attr]
+        finally:
+            state.grad = before
+        remembered(function, leaves, structure, found)
+        return tree.unflatten(found, shapes[-1])
 
     def host_values(self, shape: Shape, dtype: DType, values: Callable[[], Any], random: bool = False) -> Tensor:
         if random:

@@ -12,6 +12,7 @@ from calque.autograd.host import Whole, on_host
 from calque.autograd.modes import enable_grad
 from calque.autograd.transform import tree
 from calque.autograd.transform.frame import COPY, Frame, functional, is_tensor, overwritten, own_value, seen, shows_all
+from calque.autograd.transform.whole import Transforms, remembered, through
 from calque.base.dtypes import DType
 from calque.base.errors import DTypeError, ForwardModeError, ShapeError
 from calque.base.layout import Layout, dense_layout, value_layout
@@ -95,7 +96,6 @@ class DualFrame(Frame):
     name = "jvp"
     moves = True
     exports = False  # tangents are computed here, by rules of their own
-    linearize: Any = None  # of `transform.gradients`, which stands above and puts it here
 
     def __init__(self) -> None:
         super().__init__()
@@ -257,7 +257,7 @@ class DualFrame(Frame):
     def on_host(self, op: str, function: Callable[..., Any], arguments: Sequence[Any], shapes: Sequence[Shape]) -> list[Any]:
         pairs = [self.pair(x) if is_tensor(x) else (x, None) for x in arguments]
         if any(t is not None for _, t in pairs):
-            raise Whole(self)
+            raise Whole
         return self.below(on_host, op, function, [p for p, _ in pairs], shapes)  # type: ignore[no-any-return]
 
     def by_formula(self, inputs: tuple[Tensor, ...], out: Tensor, backward: Callable[[Any], tuple[Any, ...]], straight: bool) -> Tensor:
@@ -279,7 +279,7 @@ class DualFrame(Frame):
             self.still = False
         return out if moved is None else self.handle((self.below(own_value, value), self.pair(moved)[0]), value_layout(value._layout))
 
-    def whole(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    def whole(self, function: Callable[..., Any], args: Any, keywords: Any) -> Any:
         """A function whose operations have no rules, but which has a gradient formula: that is linear, and its own gradient is the tangent."""
         leaves, structure = tree.flatten((args, keywords))
         pairs = [self.pair(x) if is_tensor(x) else (x, None) for x in leaves]
@@ -289,16 +289,19 @@ class DualFrame(Frame):
             given = [p for p, _ in pairs]
             for k, value in zip(moving, values, strict=True):
                 given[k] = value
-            arguments, named = tree.unflatten(given, structure)
-            return function(*arguments, **named)
+            return through(function, *tree.unflatten(given, structure))
 
         def both() -> tuple[Any, Any]:
-            value, push = DualFrame.linearize(of_moving, *[pairs[k][0] for k in moving])
+            if not moving:  # it is a frame further out in which something moves
+                return of_moving(), None
+            value, push = Transforms.linearize(of_moving, *[pairs[k][0] for k in moving])
             return value, push(*[pairs[k][1] for k in moving])
 
         value, moved = self.below(both)
         results, shape = tree.flatten(value)
-        found = [self._result(p, t if p._layout.dtype.category >= 2 else None) for p, t in zip(results, tree.flatten(moved)[0], strict=True)]
+        tangents = tree.flatten(moved)[0] if moving else [None] * len(results)
+        found = [self._result(p, t if p._layout.dtype.category >= 2 else None) for p, t in zip(results, tangents, strict=True)]
+        remembered(function, leaves, structure, found)
         return tree.unflatten(found, shape)
 
     def varies(self, storage: Storage) -> bool:

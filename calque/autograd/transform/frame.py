@@ -159,6 +159,10 @@ class Frame:
         """As `autograd.host.on_host`."""
         raise NotImplementedError
 
+    def whole(self, function: Callable[..., Any], args: Any, keywords: Any) -> Any:
+        """What `function` gives whose operations have no rules in a frame of forward mode, this one or one further out; see `whole.py`."""
+        raise NotImplementedError
+
     def text(self, t: Tensor, plain: Callable[[Tensor], str]) -> str:
         """How a tensor looks; `plain` says it where there is no frame."""
         if not self.mine(t):

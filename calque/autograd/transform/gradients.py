@@ -17,6 +17,7 @@ from calque.autograd.transform.dual import DualFrame
 from calque.autograd.transform.frame import functional, is_tensor, without_history
 from calque.autograd.transform.history import Entered
 from calque.autograd.transform.vmap import vmap
+from calque.autograd.transform.whole import Transforms
 from calque.base.errors import AutogradError, ShapeError
 from calque.base.text import function_name, shown, type_name
 from calque.record.recorder import local
@@ -326,7 +327,7 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
     return tree.unflatten(_closed(list(outputs), own, outer), shape), push
 
 
-setattr(DualFrame, "linearize", staticmethod(linearize))  # noqa: B010 - for functions that only their gradient formula can say anything of
+Transforms.linearize, Transforms.vjp = linearize, vjp  # for functions that only their gradient formula can say anything of
 
 
 # ----------------------------------------------------------------------------------------------------------- whole Jacobians

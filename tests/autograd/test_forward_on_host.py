@@ -1,0 +1,91 @@
+"""Forward mode through functions that NumPy computes: they have no rules for it, but gradient formulas, which are asked for tangents in every nesting
+of transforms. Reverse mode of reverse mode, which needs none of that, says what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calque
+from calque.func import grad, hessian, jacfwd, jacrev, jvp, vmap
+
+L = calque.linalg
+EYE = calque.eye(2, dtype=calque.float64)
+RIGHT = calque.tensor([1.0, -2.0], dtype=calque.float64)
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "inv": lambda a: L.inv(a).sum(),
+    "det": lambda a: L.det(a) ** 2,
+    "slogdet": lambda a: L.slogdet(a)[1],
+    "solve": lambda a: (L.solve(a, RIGHT) ** 2).sum(),
+    "solve_triangular": lambda a: L.solve_triangular(a.triu(), a, upper=True).sum(),
+    "cholesky": lambda a: L.cholesky(a @ a.mT + EYE).sum(),
+    "eigh": lambda a: L.eigh(a @ a.mT)[0].pow(2)[0],
+    "svd": lambda a: (L.svd(a)[0][0, 0] * L.svd(a)[1]).sum(),
+    "qr": lambda a: (L.qr(a)[0] * L.qr(a)[1]).sum(),
+    "matrix_exp": lambda a: L.matrix_exp(a).sum(),
+    "median": lambda a: a.median() * a.sum() ** 2,
+    "nanmedian": lambda a: a.nanmedian() * a.sum() ** 2,
+    "segment_reduce": lambda a: (calque.segment_reduce(a.flatten(), "max", lengths=calque.tensor([1, 3])) * a[0].sum() ** 2).sum(),
+    "bincount": lambda a: (calque.bincount(calque.tensor([0, 2, 2, 1]), a.flatten()) * a[0, 0]).square().sum(),
+}  # fmt: skip
+A = calque.tensor([[2.0, 0.5], [0.3, 1.0]], dtype=calque.float64)
+V = calque.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=calque.float64)
+ALL = pytest.mark.parametrize("name", FUNCTIONS)
+
+
+def along(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The derivative of a function along V, by reverse mode."""
+    return lambda a: (grad(f)(a) * V).sum()
+
+
+def pushed(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same by forward mode."""
+    return lambda a: jvp(f, (a,), (V,))[1]
+
+
+def close(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(found.detach().numpy(), expected.detach().numpy(), rtol=1e-9, atol=1e-11)
+
+
+@ALL
+def test_second_derivatives(name: str) -> None:
+    f = FUNCTIONS[name]
+    expected = jacrev(grad(f))(A)
+    close(hessian(f)(A), expected)
+    close(pushed(grad(f))(A), grad(along(f))(A))
+    close(grad(pushed(f))(A), grad(along(f))(A))
+    close(pushed(pushed(f))(A), along(along(f))(A))
+    close(jacfwd(jacfwd(f))(A), expected)
+
+
+@pytest.mark.parametrize("name", [n if n in ("inv", "median") else pytest.param(n, marks=pytest.mark.slow) for n in FUNCTIONS])
+def test_third_derivatives(name: str) -> None:
+    f = FUNCTIONS[name]
+    close(pushed(pushed(grad(f)))(A), grad(along(along(f)))(A))
+    close(jvp(hessian(f), (A,), (V,))[1], jacrev(grad(along(f)))(A))
+    close(pushed(pushed(pushed(f)))(A), along(along(along(f)))(A))
+
+
+@ALL
+def test_slices_that_move(name: str) -> None:
+    """`vmap` inside forward mode, of values that move and beside them."""
+    f = FUNCTIONS[name]
+    batch, moved = calque.stack([A, 1.5 * A]), calque.stack([V, -V])
+    expected = calque.stack([along(f)(A), -along(f)(1.5 * A)])
+    close(jvp(vmap(f), (batch,), (moved,))[1], expected)
+    second = calque.stack([grad(along(f))(A), -grad(along(f))(1.5 * A)])
+    close(jvp(vmap(grad(f)), (batch,), (moved,))[1], second)
+    close(jvp(lambda a: vmap(lambda k: f(a) * k)(RIGHT), (A,), (V,))[1], along(f)(A) * RIGHT)
+    close(vmap(pushed(f))(batch), calque.stack([along(f)(A), along(f)(1.5 * A)]))
+
+
+@ALL
+def test_a_history_outside(name: str) -> None:
+    """What moves may have a gradient outside of the transforms."""
+    f = FUNCTIONS[name]
+    x = A.clone().requires_grad_()
+    pushed(grad(f))(x).sum().backward()
+    close(x.grad, grad(lambda a: grad(along(f))(a).sum())(A))
