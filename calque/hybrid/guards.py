@@ -25,7 +25,7 @@ from calque.base.asked import ASKED
 from calque.base.device import Device
 from calque.base.dtypes import DType
 from calque.hybrid.handles import NOT_NOTES
-from calque.hybrid.origin import MADE, foreign, foreign_class, is_error, of_calque, slots, unnamed, user_class
+from calque.hybrid.origin import MADE, foreign, foreign_class, is_error, of_calque, remembered, slots, unnamed, user_class
 from calque.nn.functional.current import looked_up
 from calque.nn.module import Module
 from calque.observe.source import inside_package
@@ -82,6 +82,7 @@ class Guards:
         self.items: list[tuple[Any, tuple[Any, ...]]] = []
         self.orders: list[tuple[Any, tuple[Any, ...]]] = []  # dicts and their keys
         self.copies: list[tuple[Any, Any]] = []  # what is compared with a copy: sets, bytearrays
+        self.caches: list[tuple[Any, list[Any]]] = []  # functions of `functools.lru_cache` and what they remember
         self.functions: list[tuple[Any, Any, Any, Any]] = []  # function, its code, defaults, defaults of keywords
         self.slots: list[tuple[Any, str, Any]] = []  # object, attribute, value
         self.kinds: list[tuple[Any, type]] = []
@@ -128,6 +129,8 @@ class Guards:
 
     def _objects_hold(self) -> bool:
         if any(live != copy for live, copy in self.copies) or any(held.__class__ is not kind for held, kind in self.kinds):
+            return False
+        if any({*map(id, remembered(function))} != {*map(id, held)} for function, held in self.caches):
             return False
         for mapping, keys in self.orders:
             if len(mapping) != len(keys) or tuple(mapping) != keys:
@@ -199,7 +202,7 @@ class Guards:
         if self._locks():
             raise Refused("takes a lock or waits for another thread")
         self.asks = not self._named.isdisjoint(_ASKING)
-        self.objects = bool(self.copies or self.orders or self.slots or self.kinds)
+        self.objects = bool(self.copies or self.caches or self.orders or self.slots or self.kinds)
         read = self._changing & self._named
         if read:
             raise Refused(f"reads {min(read)}, which replays change")
@@ -496,6 +499,9 @@ class Guards:
             return
         if isinstance(value, threading.local):
             raise Refused("reaches state of a thread (threading.local)")
+        if isinstance(value, functools._lru_cache_wrapper) and not foreign(value.__wrapped__.__code__.co_filename):
+            self.caches.append((value, remembered(value)))
+            self.reach(self.caches[-1][1], depth + 1)
         self._kind(value)
         kind = type(value)
         if not (self._attributes(value, depth) or isinstance(value, _TRANSPARENT) or of_calque(kind) or user_class(kind)):
@@ -580,11 +586,6 @@ class _Quick:
         return True
 
 
-
-
-
-
-
 def _contents(function: types.FunctionType) -> list[tuple[Any, Any]]:
     """Cells of a closure with what they hold."""
     found = []
@@ -592,7 +593,6 @@ def _contents(function: types.FunctionType) -> list[tuple[Any, Any]]:
         with contextlib.suppress(ValueError):  # not assigned yet
             found.append((cell, cell.cell_contents))
     return found
-
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import sys
 import types
 from pathlib import Path
@@ -88,3 +89,11 @@ def foreign(file: str) -> bool:
     """Whether source of the standard library, of NumPy or of Calque: trusted to depend on its arguments alone."""
     installed = "site-packages" in file or "dist-packages" in file
     return inside_package(file) or (file.startswith(_LIBRARY) and not installed) or (installed and "/numpy/" in file)
+
+
+def remembered(function: Any) -> list[Any]:
+    """What a function of `functools.lru_cache` remembers, in no order: it may be forgotten, or be older than what the function would compute now."""
+    found = gc.get_referents(function)  # with a limit all keys and results, else a dict of them
+    if function.cache_parameters()["maxsize"] is None:
+        found += [x for held in found if held.__class__ is dict and held is not function.__dict__ for x in held.values()]
+    return [x for x in found if x.__class__ not in (dict, object) and not isinstance(x, type)]  # objects mark where keyword arguments begin

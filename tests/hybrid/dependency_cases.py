@@ -536,3 +536,56 @@ def _iterator_of_the_library() -> Any:
 
     call.impure = True  # type: ignore[attr-defined]
     return call, lambda: None
+
+
+def _cached(decorator: Any) -> Any:
+    table = [2.0]
+
+    @decorator
+    def factor(k: int) -> float:
+        return table[0] * k
+
+    def change() -> None:
+        """It is forgotten, and somebody else has it computed again."""
+        table[0] += 1.0
+        factor.cache_clear()
+        factor(1)
+
+    factor(1)
+    return lambda x: x * factor(1), change
+
+
+@case
+def _cache() -> Any:
+    return _cached(functools.cache)
+
+
+@case
+def _cache_with_a_limit() -> Any:
+    return _cached(functools.lru_cache(2))
+
+
+@case
+def _cache_that_is_older_than_what_it_was_computed_from() -> Any:
+    table = [2.0]
+
+    @functools.lru_cache(4)
+    def factor(k: int) -> float:
+        return table[0] * k
+
+    def change() -> None:
+        factor.cache_clear()
+        factor(1)
+
+    factor(1)
+    table[0] = 5.0
+    return lambda x: x * factor(1), change
+
+
+@case
+def _list_in_a_cache() -> Any:
+    @functools.lru_cache
+    def factors(k: int) -> list[float]:
+        return [float(k)]
+
+    return lambda x: x * factors(2)[0], lambda: factors(2).append(factors(2).pop() + 1.0)
