@@ -8,24 +8,36 @@ some module changed (`Changes.epoch`), everything else at every call.
 
 from __future__ import annotations
 
+import abc
 import builtins
 import collections
-import contextlib
 import dis
 import functools
-import queue
-import re
 import sys
 import threading
 import types
-from operator import attrgetter, is_, itemgetter, methodcaller
+from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any
 
 from calque.base.asked import ASKED
 from calque.base.device import Device
 from calque.base.dtypes import DType
 from calque.hybrid.handles import NOT_NOTES
-from calque.hybrid.origin import MADE, foreign, foreign_class, is_error, of_calque, remembered, slots, unnamed, user_class
+from calque.hybrid.impure import (
+    ASKING,
+    CALLED,
+    EXACT_BUILTINS,
+    IMPURE_BUILTINS,
+    IMPURE_MODULES,
+    LOCKS,
+    OF_FILES,
+    OF_INTERPRETER,
+    OF_PROCESS,
+    TRANSPARENT,
+    TRANSPARENT_MODULES,
+)
+from calque.hybrid.origin import MADE, contents, foreign, foreign_class, identities, is_error, of_calque, remembered, slots, unnamed, user_class
 from calque.nn.functional.current import looked_up
 from calque.nn.module import Module
 from calque.observe.source import inside_package
@@ -38,32 +50,6 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), DTyp
 _RATES, _MOMENTA = ("lr", "initial_lr"), ("momentum", "betas")  # options of optimizers that schedules change
 _LIMIT, _DEPTH = 20_000, 60  # values and levels; what reaches more runs as it is written
 _MISSING: Any = object()
-_IMPURE_MODULES = {"random", "time", "datetime", "secrets", "uuid", "os", "socket", "threading", "subprocess", "shutil", "tempfile", "logging", "gc"}
-_OF_PROCESS = {
-    "initial_seed", "stats", "get_num_threads", "get_float32_matmul_precision", "get_autocast_dtype", "is_anomaly_enabled",
-    "is_anomaly_check_nan_enabled", "are_deterministic_algorithms_enabled", "is_deterministic_algorithms_warn_only_enabled", "memory_allocated",
-    "max_memory_allocated", "memory_reserved", "memory_stats", "memory_summary",
-}  # fmt: skip
-_OF_INTERPRETER = {"getrefcount", "_getframe", "getrecursionlimit", "getswitchinterval", "exc_info", "modules", "argv", "stdout", "stderr", "stdin"}
-_IMPURE_BUILTINS = {"print", "input", "open", "next", "exec", "eval", "globals", "locals", "vars", "breakpoint", "id"}
-_ASKING = {"getattr", "hasattr", "vars", "__dict__", "AttributeError", "Exception", "BaseException"}
-_CALLED = ("forward", "backward", "setup_context", "hybrid_forward", "update_group")
-_EXACT_BUILTINS = {
-    "abs", "all", "any", "bool", "callable", "classmethod", "dict", "divmod", "enumerate", "filter", "float", "format", "frozenset", "getattr",
-    "hasattr", "int", "isinstance", "issubclass", "iter", "len", "list", "map", "max", "min", "object", "pow", "property", "range", "repr",
-    "reversed", "round", "set", "setattr", "slice", "sorted", "staticmethod", "str", "sum", "super", "tuple", "zip", "Ellipsis", "NotImplemented",
-    "__build_class__", "__name__", "__debug__",
-}  # fmt: skip
-_TRANSPARENT = (  # objects without state that could change
-    types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType,
-    types.GetSetDescriptorType, types.MemberDescriptorType, types.CodeType, types.GenericAlias, types.UnionType, types.NotImplementedType, property,
-    staticmethod, classmethod, super, re.Pattern, type(threading.Lock()), type(threading.RLock()), itemgetter, attrgetter,
-    methodcaller, type(vars(dis.Instruction.__base__)["opname"]),  # a field of a named tuple
-)  # fmt: skip
-_LOCKS = (
-    type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event, threading.Semaphore, threading.Barrier, queue.Queue,
-)  # fmt: skip
-_TRANSPARENT_MODULES = {"datetime", "decimal", "fractions", "pathlib", "typing", "zoneinfo"}
 
 
 class Refused(Exception):
@@ -82,7 +68,7 @@ class Guards:
         self.items: list[tuple[Any, tuple[Any, ...]]] = []
         self.orders: list[tuple[Any, tuple[Any, ...]]] = []  # dicts and their keys
         self.copies: list[tuple[Any, Any]] = []  # what is compared with a copy: sets, bytearrays
-        self.caches: list[tuple[Any, list[Any]]] = []  # functions of `functools.lru_cache` and what they remember
+        self.told: list[tuple[Callable[[], Any], Any]] = []  # what functions say of something that has no attributes
         self.functions: list[tuple[Any, Any, Any, Any]] = []  # function, its code, defaults, defaults of keywords
         self.slots: list[tuple[Any, str, Any]] = []  # object, attribute, value
         self.kinds: list[tuple[Any, type]] = []
@@ -97,8 +83,9 @@ class Guards:
         self._rates: list[dict[str, Any]] = []  # groups of optimizers
         self._options: list[dict[str, Any]] = []  # and their defaults
         self._seen: dict[Any, Any] = {}
+        self._paths = False  # whether there are paths, which may ask for files
         self.asks = False  # whether code may find out that a tensor has an attribute
-        self._named: set[str] = set(_CALLED)  # attributes that code names
+        self._named: set[str] = set(CALLED)  # attributes that code names
         self._held: dict[int, tuple[types.ModuleType, set[str]]] = {}  # modules that are not globals, with the names looked at
         self._classes: list[tuple[Any, Any, set[str]]] = []  # user's classes: attributes, those that an instance uses unasked, done
 
@@ -130,7 +117,7 @@ class Guards:
     def _objects_hold(self) -> bool:
         if any(live != copy for live, copy in self.copies) or any(held.__class__ is not kind for held, kind in self.kinds):
             return False
-        if any({*map(id, remembered(function))} != {*map(id, held)} for function, held in self.caches):
+        if any(ask() != answer for ask, answer in self.told):
             return False
         for mapping, keys in self.orders:
             if len(mapping) != len(keys) or tuple(mapping) != keys:
@@ -199,10 +186,9 @@ class Guards:
                     self._attribute(attributes, name)
         for entry in self._own:  # what code names may be written past `__setattr__`
             (self.always if entry[1] in self._named else self.modules).append(entry)
-        if self._locks():
-            raise Refused("takes a lock or waits for another thread")
-        self.asks = not self._named.isdisjoint(_ASKING)
-        self.objects = bool(self.copies or self.caches or self.orders or self.slots or self.kinds)
+        self._require_repeatable()
+        self.asks = not self._named.isdisjoint(ASKING)
+        self.objects = bool(self.copies or self.told or self.orders or self.slots or self.kinds)
         read = self._changing & self._named
         if read:
             raise Refused(f"reads {min(read)}, which replays change")
@@ -211,11 +197,14 @@ class Guards:
         for group in self._rates if self._named & {*_RATES, *_MOMENTA} else ():
             self.always += [(group, name, group[name]) for name in _RATES + _MOMENTA if name in group]
 
-    def _locks(self) -> bool:
-        """Whether code can take what threads wait for: a replay would not take it, and a recording lets no other thread train meanwhile."""
+    def _require_repeatable(self) -> None:
+        """Refuse code that asks for files or takes what threads wait for: a replay would not, and while one records no other thread trains."""
+        if self._paths and not self._named.isdisjoint(OF_FILES):
+            raise Refused("asks for files")
         found = [value for _, key, value in (*self.always, *self.modules, *self.slots) if key in self._named]
         found += [value for _, value in self.cells] + [item for _, items in self.items for item in items]
-        return any(isinstance(value, _LOCKS) for value in found)
+        if any(isinstance(value, LOCKS) for value in found):
+            raise Refused("takes a lock or waits for another thread")
 
     def reach(self, value: Any, depth: int = 0) -> None:
         """Add what can be reached from a value that the function can see."""
@@ -268,10 +257,10 @@ class Guards:
         elif isinstance(value, (dict, types.MappingProxyType)):
             self.orders.append((value, tuple(value)))
             self._mapping(value, depth, self.always, [])
+            self._members(value, ("default_factory",) if isinstance(value, collections.defaultdict) else (), depth)
             self._attributes(value, depth)
         elif isinstance(value, functools.partial):
-            self.reach(value.func, depth + 1)
-            self.reach(value.args, depth + 1)
+            self._members(value, ("func", "args"), depth)
             self._inside(value.keywords, depth + 1)
             self._attributes(value, depth)
         elif isinstance(value, type):
@@ -285,14 +274,15 @@ class Guards:
         if wrapped is not None:
             self.reach(wrapped, depth + 1)
         code = function.__code__
-        if (function.__module__ or "").split(".")[0] in _IMPURE_MODULES:
+        if (function.__module__ or "").split(".")[0] in IMPURE_MODULES:
             raise Refused(f"calls {function.__name__}() of the module {function.__module__!r}")
         if foreign(code.co_filename):
             self._asks(function)
             if not inside_package(code.co_filename) and not code.co_filename.startswith("<"):
                 self._unknown(f"calls {function.__qualname__}")
+                self._mapping(function.__dict__, depth, self.always, self.sizes)  # as of `functools.singledispatch`
                 return
-            for found in _contents(function):  # decorators of ours close over functions of the user's
+            for found in contents(function):  # decorators of ours close over functions of the user's
                 if callable(found[1]):
                     self.reach(found[1], depth + 1)
             for taken in looked_up(function):
@@ -304,7 +294,7 @@ class Guards:
         self._mapping(function.__dict__, depth, self.always, self.sizes)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.reach(default, depth + 1)
-        for cell, found in _contents(function):
+        for cell, found in contents(function):
             self.cells.append((cell, found))
             self.reach(found, depth + 1)
         self._names(code, function.__globals__, depth)
@@ -332,10 +322,17 @@ class Guards:
         for name in {i.argval for i in instructions if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}:
             if name in scope:
                 self._global(scope, name, names, depth)
-            elif name in _IMPURE_BUILTINS and hasattr(builtins, name):
-                raise Refused(f"calls {name}()")
-            elif name not in _EXACT_BUILTINS and not is_error(getattr(builtins, name, None)):
-                self._unknown(f"calls {name}()")
+            else:
+                self._name_of_python(name, names, depth)
+
+    def _name_of_python(self, name: str, names: list[str], depth: int) -> None:
+        """A name that code finds among the built-in ones, where others may be put as well."""
+        if name in IMPURE_BUILTINS and hasattr(builtins, name):
+            raise Refused(f"calls {name}()")
+        if name not in EXACT_BUILTINS and not is_error(getattr(builtins, name, None)):
+            self._unknown(f"calls {name}()")
+            if name in vars(builtins):
+                self._global(vars(builtins), name, names, depth)
 
     def _unknown(self, reason: str) -> None:
         """Python may use a float without its operators: what it read is then compared as a whole."""
@@ -353,17 +350,18 @@ class Guards:
             self._python_module(value, names, depth)
         else:
             source = getattr(value, "__module__", None) or type(getattr(value, "__self__", None)).__module__
-            if callable(value) and isinstance(source, str) and source.split(".")[0] in _IMPURE_MODULES:
+            if callable(value) and isinstance(source, str) and source.split(".")[0] in IMPURE_MODULES:
                 raise Refused(f"calls {name}() of the module {source!r}")
             self.reach(value, depth + 1)
 
     def _python_module(self, module: types.ModuleType, names: list[str], depth: int) -> None:
         root = module.__name__.split(".")[0]
-        if root in _IMPURE_MODULES:
+        self._paths = self._paths or root == "pathlib"
+        if root in IMPURE_MODULES:
             raise Refused(f"uses the module {module.__name__!r}")
         if root == "numpy" and "random" in names:
             raise Refused("uses the random numbers of NumPy")
-        if root == "sys" and not _OF_INTERPRETER.isdisjoint(names):
+        if root == "sys" and not OF_INTERPRETER.isdisjoint(names):
             raise Refused("asks the interpreter for frames, references or limits")
         self._library(module)
         if (id(module), id(names)) in self._seen:
@@ -394,7 +392,7 @@ class Guards:
 
     def _asks(self, value: Any) -> None:
         """Functions of ours that tell how the process stands do not depend on their arguments alone."""
-        if getattr(value, "__name__", None) in _OF_PROCESS and (getattr(value, "__module__", None) or "").split(".")[0] == "calque":
+        if getattr(value, "__name__", None) in OF_PROCESS and (getattr(value, "__module__", None) or "").split(".")[0] == "calque":
             raise Refused(f"calls {value.__name__}(), which tells how the process stands")
 
     def _mapping(self, mapping: Any, depth: int, entries: list[tuple[Any, Any, Any]], sizes: list[tuple[Any, int]]) -> None:
@@ -406,13 +404,17 @@ class Guards:
     def _class(self, kind: type, made: bool) -> None:
         """A class of the user's: what code names of it and of its bases. `made`: it is not only the class of an object, code may call it."""
         root = kind.__module__.split(".")[0]
-        if made and root in _IMPURE_MODULES:
+        if made and root in IMPURE_MODULES:
             raise Refused(f"uses {kind.__name__} of the module {kind.__module__!r}")
-        known = kind.__name__ in _EXACT_BUILTINS or is_error(kind) if root == "builtins" else of_calque(kind)
+        known = kind.__name__ in EXACT_BUILTINS or is_error(kind) if root == "builtins" else of_calque(kind)
         if not known and root != "__main__" and foreign(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<frozen"):
             self._unknown(f"reaches a {root}.{kind.__name__}")
+        self._paths = self._paths or root == "pathlib"
+        if made and isinstance(kind, abc.ABCMeta):  # what counts as an instance of it
+            self.told.append((abc.get_cache_token, abc.get_cache_token()))
         for base in kind.__mro__:
             if not foreign_class(base):
+                self.sizes.append((vars(base), len(vars(base))))  # a new attribute hides one of a class behind it
                 layer = not made and issubclass(kind, (Module, Optimizer))  # hardly made anew from one that exists
                 self._classes.append((vars(base), MADE if made else (), set(MADE) if layer else set()))
         if user_class(type(kind)):
@@ -477,7 +479,7 @@ class Guards:
     def _builtin(self, value: Any, depth: int) -> None:
         """A function in C: of a module, or a method of something."""
         owner, module = value.__self__, (getattr(value, "__module__", None) or "").lstrip("_").split(".")[0]
-        if module in _IMPURE_MODULES or (module == "builtins" and value.__name__ in _IMPURE_BUILTINS):
+        if module in IMPURE_MODULES or (module == "builtins" and value.__name__ in IMPURE_BUILTINS):
             raise Refused(f"calls {value.__name__}() of the module {module!r}")
         if owner is not None and not isinstance(owner, types.ModuleType):
             self.reach(owner, depth + 1)
@@ -485,7 +487,7 @@ class Guards:
     def _object(self, value: Any, depth: int) -> None:
         if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
             self._builtin(value, depth)
-        if isinstance(value, (types.GeneratorType, types.CoroutineType)) or hasattr(value, "__next__"):
+        if isinstance(value, (types.GeneratorType, types.CoroutineType)) or hasattr(type(value), "__next__"):
             raise Refused(f"reaches an iterator ({type(value).__name__})")
         if type(value).__module__.split(".")[0] in ("numpy", "random"):
             raise Refused(f"reaches a {type(value).__module__}.{type(value).__name__}")
@@ -500,12 +502,12 @@ class Guards:
         if isinstance(value, threading.local):
             raise Refused("reaches state of a thread (threading.local)")
         if isinstance(value, functools._lru_cache_wrapper) and not foreign(value.__wrapped__.__code__.co_filename):
-            self.caches.append((value, remembered(value)))
-            self.reach(self.caches[-1][1], depth + 1)
+            self.told.append((functools.partial(identities, value), identities(value)))
+            self.reach(remembered(value), depth + 1)
         self._kind(value)
         kind = type(value)
-        if not (self._attributes(value, depth) or isinstance(value, _TRANSPARENT) or of_calque(kind) or user_class(kind)):
-            if kind.__module__.split(".")[0] not in _TRANSPARENT_MODULES:
+        if not (self._attributes(value, depth) or isinstance(value, TRANSPARENT) or of_calque(kind) or user_class(kind)):
+            if kind.__module__.split(".")[0] not in TRANSPARENT_MODULES:
                 raise Refused(f"reaches a {kind.__module__}.{kind.__qualname__}, whose state cannot be compared")
 
     def _attributes(self, value: Any, depth: int) -> bool:
@@ -525,12 +527,16 @@ class Guards:
                 self.kinds.append((value, type(value)))
                 self._mapping(attributes, depth, self.always, self.sizes)
             known = True
-        for name in slots(type(value)):
+        names = slots(type(value))
+        self._members(value, names, depth)
+        return known or bool(names)
+
+    def _members(self, value: Any, names: Sequence[str], depth: int) -> None:
+        """Attributes that an object keeps outside of a dict."""
+        for name in names:
             found = getattr(value, name, _MISSING)
             self.slots.append((value, name, found))
             self.reach(found, depth + 1)
-            known = True
-        return known
 
     def _replayed_object(self, attributes: dict[str, Any], changing: Any, depth: int) -> None:
         """An object of ours some of whose attributes replays keep up to date; code that reads them by name cannot be replayed."""
@@ -584,15 +590,6 @@ class _Quick:
             if len(sequence) != len(items) or not all(map(is_, sequence, items)):
                 return False
         return True
-
-
-def _contents(function: types.FunctionType) -> list[tuple[Any, Any]]:
-    """Cells of a closure with what they hold."""
-    found = []
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # not assigned yet
-            found.append((cell, cell.cell_contents))
-    return found
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import gc
 import sys
 import types
@@ -97,3 +98,17 @@ def remembered(function: Any) -> list[Any]:
     if function.cache_parameters()["maxsize"] is None:
         found += [x for held in found if held.__class__ is dict and held is not function.__dict__ for x in held.values()]
     return [x for x in found if x.__class__ not in (dict, object) and not isinstance(x, type)]  # objects mark where keyword arguments begin
+
+
+def identities(function: Any) -> set[int]:
+    """Which objects it remembers."""
+    return {*map(id, remembered(function))}
+
+
+def contents(function: types.FunctionType) -> list[tuple[Any, Any]]:
+    """Cells of a closure with what they hold."""
+    found = []
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not assigned yet
+            found.append((cell, cell.cell_contents))
+    return found

@@ -14,7 +14,7 @@ import pytest
 import calque
 from calque import nn
 from calque.hybrid import call as hybrid_call
-from tests.hybrid import unnamed_cases
+from tests.hybrid import hidden_cases, unnamed_cases
 from tests.hybrid.dependency_cases import CASES, Case, case, restored
 
 UNSEEN: dict[str, Case] = {}  # documented in docs/decisions/0047: what nobody compares
@@ -22,7 +22,7 @@ REFUSED = {  # what cannot be compared
     "weak_reference", "object_behind_a_weak_reference", "context_variable", "thread_local", "generator", "numpy_array", "numpy_number",
     "environment", "environment_behind_a_name",
     "random_of_python", "generator_of_python", "time", "time_behind_a_name", "iterator_of_the_library", "method_of_a_list", "print_behind_a_name",
-    *unnamed_cases.REFUSED,
+    *unnamed_cases.REFUSED, *hidden_cases.REFUSED,
 }  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def _run(make: Case, hybridized: bool) -> list[Any]:
         getattr(call, "undo", lambda: None)()
 
 
-CASES |= unnamed_cases.CASES
+CASES |= unnamed_cases.CASES | hidden_cases.CASES
 LOOKED = [pytest.param(name, looks, marks=pytest.mark.slow if looks > 1 and k % 2 else ()) for k, name in enumerate(CASES) for looks in (1, 1000)]
 
 
