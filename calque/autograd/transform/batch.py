@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from calque.autograd.api import passing_on
 from calque.autograd.function import Function
 from calque.autograd.host import on_host, slices
 from calque.autograd.transform import tree
@@ -72,6 +73,8 @@ class BatchFrame(Frame):
             made_here = not self.histories.is_native(t)
             if made_here:
                 value = without_history(value)
+            elif view is storage.layout:
+                value = self.histories.recalled(value, t)
         if not shows_all(view, storage.layout):
             value = self.below(seen, value, view, storage.layout, (self.size,))
         elif view is not storage.layout:
@@ -153,6 +156,8 @@ class BatchFrame(Frame):
             storage.layout = value.layout
         else:
             new = self.below(overwritten, old, new, view, storage.layout, (self.size,))
+        if not local.state.grad and self.grad:
+            new = self.below(inheriting, new, old)
         storage.home = new  # type: ignore[assignment]
         self.written(storage)
 
@@ -282,6 +287,18 @@ class BatchFrame(Frame):
         """A check yields -1 for what is right: the largest of all slices stands for them."""
         found: Tensor = functional().amax(meaning) if self.size else functional().full((), -1)
         return found
+
+
+def inheriting(new: Tensor, old: Tensor) -> Tensor:
+    """What a write without history has made of `old`: a tensor keeps the history that it has then, on this level and on those below."""
+    if not old._requires_grad:
+        return new
+    frame = local.state.trace
+    if frame.__class__ is BatchFrame and frame.mine(new) and frame.mine(old):  # type: ignore[union-attr]
+        new = frame.handle(frame.below(inheriting, new._storage.home, old._storage.home), new._storage.layout)  # type: ignore[union-attr]
+    made: Tensor = wrap(new._storage, new._layout)
+    made._grad_fn, made._requires_grad = old._grad_fn or passing_on(old), True
+    return made
 
 
 def _slice_buffer(batch: Tensor, k: int, reason: str, awaited: bool) -> Any:

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from calque.autograd.api import passing_on
 from calque.autograd.transform.frame import FrameEdge, functional
 from calque.base.errors import BatchError
 from calque.base.layout import Layout, dense_layout
@@ -62,6 +63,20 @@ class History:
         """`value`, which has no history, with that of `t`."""
         result: Tensor = wrap(value._storage, value._layout)
         result._grad_fn, result._requires_grad = self.node(t._grad_fn), True
+        return result
+
+    def recalled(self, value: Tensor, t: Tensor) -> Tensor:
+        """`value` with the history that `t` had when it got its own: a write through a tensor without one (`detach()`) changes numbers alone."""
+        node: Any = t._grad_fn
+        target = None
+        if node.__class__ is Entered:
+            target = self.entries.get(node)
+        elif node is not None and node.edge.__class__ is FrameEdge and node.edge.frame is self.frame:
+            target = node.edge.below
+        if target is None or target is value or target is value._grad_fn:
+            return value
+        result: Tensor = wrap(value._storage, value._layout)
+        result._grad_fn, result._requires_grad = passing_on(target) if isinstance(target, Tensor) else target, True
         return result
 
     def node(self, node: Any) -> Any:

@@ -1,0 +1,68 @@
+"""Writes without history inside `vmap`: a value keeps the history that it has, so gradients through `vmap` are those of a loop over the slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calque
+from calque.func import grad, vmap
+
+WRITES: dict[str, Callable[[Any, Any], Any]] = {
+    "add_": lambda y, x: y.add_(0.1),
+    "of_another": lambda y, x: y.add_(x),
+    "of_a_row": lambda y, x: y[0].fill_(1.0),
+    "of_rows": lambda y, x: y[1:].mul_(0.5),
+    "an_item": lambda y, x: y.__setitem__(0, x[1]),
+    "copy_": lambda y, x: y.copy_(x * 2.0),
+    "through_a_view": lambda y, x: y.view(-1)[1:].mul_(2.0),
+}
+
+
+def without_history(write: Any, y: Any, x: Any) -> None:
+    with calque.no_grad():
+        write(y, x)
+
+
+def through_detached(write: Any, y: Any, x: Any) -> None:
+    write(y.detach(), x.detach())
+
+
+def through_data(write: Any, y: Any, x: Any) -> None:
+    write(y.data, x.data)
+
+
+HOW = pytest.mark.parametrize("how", [without_history, through_detached, through_data])
+
+
+@HOW
+@pytest.mark.parametrize("name", WRITES)
+def test_gradients_are_those_of_a_loop(name: str, how: Any) -> None:
+    def f(x: Any) -> Any:
+        y = x * x
+        how(WRITES[name], y, x)
+        return y * y * 3.0 + x * y
+
+    values = calque.arange(12, dtype=calque.float64).reshape(2, 2, 3) / 10
+    found, expected = values.clone().requires_grad_(), values.clone().requires_grad_()
+    vmap(vmap(f))(found).sum().backward()
+    calque.stack([f(row) for row in expected.reshape(4, 3)]).sum().backward()
+    np.testing.assert_allclose(found.grad.numpy(), expected.grad.numpy())
+    inside = vmap(grad(lambda x: vmap(f)(x).sum()))(values)
+    np.testing.assert_allclose(inside.numpy(), expected.grad.numpy())
+
+
+@HOW
+def test_an_argument_that_is_written_to(how: Any) -> None:
+    """Its slices have the history of what was given."""
+    leaf = calque.ones(2, 3, dtype=calque.float64, requires_grad=True)
+
+    def f(x: Any) -> Any:
+        how(WRITES["add_"], x, x)
+        return x * 3.0
+
+    vmap(f)(leaf * 1.0).sum().backward()
+    assert leaf.grad.tolist() == [[3.0] * 3] * 2
