@@ -28,6 +28,7 @@ from calque.functional.sorting import order_along, ranked, sortable
 from calque.functional.ternary import lerp
 from calque.functional.views import reshape
 from calque.functional.windows import narrow, select
+from calque.record.recorder import local
 from calque.tensor import Tensor, read
 
 # ------------------------------------------------------------------------------------------------------------ running
@@ -157,7 +158,10 @@ def _median_of(name: str, kind: Any, x: Tensor, dim: int | None, keepdim: bool) 
 
     def value() -> Tensor:  # without history, but not detached: in forward mode it moves on the levels around this one
         nonlocal middle
-        middle = _median(name, kind, _flat(x), 0, False).values
+        flat = _flat(x)
+        middle = _median(name, kind, flat, 0, False).values
+        if local.state.trace.transforms and x._layout.dtype.category == 2:  # there equal elements share the tangent
+            middle = prim("amax", where(where(isnan(middle), isnan(flat), flat == middle), flat, -math.inf), (0,), False)
         return middle  # type: ignore[no-any-return]
 
     def backward(g: Tensor) -> tuple[Tensor]:

@@ -181,11 +181,9 @@ class DualFrame(Frame):
         context = Context(op, primals, out, attrs, self.grad)
         return out, self.below(jvp_rule(op), functional(), op, context, tangents)
 
-    def plain(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]) -> Tensor:
-        if self.moved and any(x.__class__ is not tuple and x._storage in self.moved for x in operands):
-            out, tangent = self.operation(op, operands, attrs)
-            return self.handle((out, tangent), out._layout)
-        return super().plain(op, operands, attrs)
+    def mine(self, x: Any) -> bool:
+        """Values of the frame, and tensors of the level below that were overwritten by what moves."""
+        return x.__class__ is not tuple and (x._storage.trace is self or (bool(self.moved) and x._storage in self.moved))
 
     def target(self, meaning: Any) -> Any:
         return meaning[0]._grad_fn
@@ -222,6 +220,8 @@ class DualFrame(Frame):
 
     def write(self, storage: Storage, view: Layout, value: Storage) -> None:
         new, tangent = self.pair(wrap(value, value.layout))
+        if tangent is not None and storage.trace is not self and self.made_inside(storage):
+            self._take(storage)
         old: Any = storage.home if storage.trace is self else (None, self.moved.get(storage))
         if tangent is not None or old[1] is not None:
             tangent = self._written(old[1], tangent, storage.layout, view)
@@ -236,6 +236,13 @@ class DualFrame(Frame):
             new = self.below(overwritten, old[0], new, view, storage.layout)
         storage.home = (new, tangent)  # type: ignore[assignment]
         self.written(storage)
+
+    def _take(self, storage: Storage) -> None:
+        """A value that was made inside is about to move: it becomes one of this frame."""
+        whole = wrap(self.below(recorder.share_value, storage), storage.layout)
+        storage.trace, storage.slot, storage.buffer, storage.home = self, self.count, None, (whole, None)  # type: ignore[assignment]
+        self.count += 1
+        self.made.append(ref(storage))
 
     def _written(self, old: Tensor | None, new: Tensor | None, whole: Layout, view: Layout) -> Tensor:
         """The tangent of a value of which a part was overwritten."""

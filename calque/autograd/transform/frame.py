@@ -59,8 +59,7 @@ class Frame:
         self.outer: Any = None  # the trace or frame of the level below
         self.open = False
         self.count = 0  # values made in this frame
-        self.place: Any = None  # the level below when this was entered, and how much had been made there
-        self.first = 0
+        self.places: list[tuple[Any, int]] = []  # the levels below when this was entered, and how much had been made there
         self.grad = local.state.grad
         self.within = False  # whether another frame was there before
         self.last: Any = None  # weak reference to the value that was recorded last
@@ -74,14 +73,18 @@ class Frame:
         recorder.record_from_here(state, "transform")
         self.outer, self.open = state.trace, True
         self.within, state.plain = not state.plain, False
-        self.place, self.first = self.outer, self.outer.count if isinstance(self.outer, Frame) else self.outer.n
+        level = self.outer
+        self.places = [(level, level.count if isinstance(level, Frame) else level.n)]
+        while isinstance(level, Frame):
+            level = level.outer
+            self.places.append((level, level.count if isinstance(level, Frame) else level.n))
         state.trace = self
         return self
 
     def __exit__(self, *_: object) -> None:
         local.state.trace, self.open = self.outer, False
         local.state.plain = not self.within
-        self.outer = None
+        self.outer, self.places = None, []
 
     def again(self, function: Callable[[], Any]) -> Any:
         """`function()` on the level of this frame, also when it has been left: what a gradient has to do."""
@@ -216,7 +219,7 @@ class Frame:
         needs = lifted = False
         for x in operands:
             if x.__class__ is not tuple:
-                lifted = lifted or x._storage.trace is self
+                lifted = lifted or self.mine(x)
                 needs = needs or x._requires_grad
         if not lifted:
             out = self.plain(op, operands, attrs)
@@ -270,8 +273,8 @@ class Frame:
         storage.writer = FrameEdge(self, UPDATE, (), storage.layout, ())
 
     def made_inside(self, storage: Storage) -> bool:
-        """Whether a value of the level below was recorded since this frame was entered."""
-        return storage.trace is self.place is self.outer and storage.buffer is None and storage.slot >= self.first
+        """Whether a value of a level below was recorded since this frame was entered."""
+        return storage.buffer is None and any(storage.trace is level and storage.slot >= first for level, first in self.places)
 
     def plain_write(self, storage: Storage, view: Layout, value: Tensor) -> None:
         """A write of a value of the level below into a tensor that is not of this frame."""

@@ -1,4 +1,5 @@
-"""Writes without history inside `vmap`: a value keeps the history that it has, so gradients through `vmap` are those of a loop over the slices."""
+"""Writes inside of transforms. Without history in `vmap`: a value keeps the history that it has, so gradients are those of a loop over the slices.
+Of what moves into a tensor that did not: gradients inside of forward mode go through it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import calque
-from calque.func import grad, vmap
+from calque.func import grad, hessian, jacrev, jvp, vmap
 
 WRITES: dict[str, Callable[[Any, Any], Any]] = {
     "add_": lambda y, x: y.add_(0.1),
@@ -66,3 +67,31 @@ def test_an_argument_that_is_written_to(how: Any) -> None:
 
     vmap(f)(leaf * 1.0).sum().backward()
     assert leaf.grad.tolist() == [[3.0] * 3] * 2
+
+
+@pytest.mark.parametrize("made", [calque.zeros_like, lambda x: calque.zeros(3, dtype=x.dtype), lambda x: x * 0.0, calque.empty_like])
+def test_a_gradient_through_a_tensor_that_begins_to_move(made: Any) -> None:
+    def f(x: Any) -> Any:
+        y = made(x)
+        y.fill_(0.5)
+        y[:2] = x[1:]
+        return (y * y).sum() + y.sin().prod()
+
+    x = calque.tensor([0.5, -0.2, 1.1], dtype=calque.float64)
+    expected = jacrev(grad(f))(x)
+    np.testing.assert_allclose(hessian(f)(x).detach().numpy(), expected.numpy())
+    np.testing.assert_allclose(jvp(grad(f), (x,), (x,))[1].detach().numpy(), (expected @ x).numpy())
+
+
+@pytest.mark.parametrize("name", ["median", "nanmedian", "max"])
+def test_equal_elements_share_on_every_level(name: str) -> None:
+    """The tangent of an extreme or a median goes to all elements that equal it, whatever is around."""
+
+    def f(x: Any) -> Any:
+        return getattr(x, name)() * (x * calque.arange(3, dtype=x.dtype)).sum()
+
+    x = calque.tensor([2.0, 2.0, 2.0], dtype=calque.float64)
+    along = calque.tensor([1.0, -3.0, 0.5], dtype=calque.float64)
+    expected = jacrev(grad(f))(x) @ along
+    np.testing.assert_allclose(grad(lambda x: jvp(f, (x,), (along,))[1])(x).numpy(), expected.numpy())
+    np.testing.assert_allclose(jvp(lambda x: jvp(f, (x,), (along,))[1], (x,), (along,))[1].numpy(), (expected @ along).numpy())
