@@ -1,0 +1,157 @@
+"""Function transforms in random compositions: `python -m tests.fuzz.nested --count 1000`.
+
+A program is a chain of functions of three numbers, each of which does some arithmetic, reductions, writes or linear algebra and applies a transform
+to the one before. It is run as written and by an obvious twin, in which forward mode is reverse mode (`jvp`, `jacfwd`, `hessian` by `jacrev`) and
+`vmap` is a loop over slices. Results and gradients agree, or both are refused.
+"""
+
+from __future__ import annotations
+
+import random
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import calque
+from tests.fuzz import beside
+
+HEAD = """
+x, p, q = (T.tensor(v, dtype=T.float64) for v in ([0.3, -0.7, 0.9], [0.5, -0.2, 1.1], [1.5, 0.8, -0.4]))
+M = T.tensor([[0.2, 0.5, -0.3], [0.1, -0.4, 0.6], [0.7, 0.2, 0.3]], dtype=T.float64)
+I, index = T.eye(3, dtype=T.float64), T.tensor([2, 0, 1])
+"""
+EXPRESSIONS = (
+    "x.sin()", "x * x", "x.tanh() * p", "(x * q).cumsum(-1)", "x.flip(-1) * x", "x.exp() * 0.1", "(x * x + 1).log()", "x / (1 + x * x)",
+    "x - x.mean()", "x.softmax(-1)", "T.where(x > 0, x, x * 0.3)", "x.clamp(-0.5, 0.6)", "T.stack([x[2], x[0], x[1]])", "x[index] * x",
+    "M @ x", "T.outer(x, p).tril().sum(1)", "x.roll(1) * x", "x.gather(0, index)", "x.sort().values * p", "x.max() * x", "x.median() * x",
+    "T.logsumexp(x, 0) * p", "x.expand(2, 3).sum(0)",
+    "(x.square().sum() + 1).sqrt() * x", "x.prod() + x", "x.var() * x", "x.unfold(0, 2, 1).sum(-1).sum() * x",
+    "T.cumprod(x, 0)", "x.amax() - x", "T.einsum('i,j,jk->k', x, p, M)", "T.linalg.solve(M + 4 * I, x)",
+    "T.linalg.inv(T.outer(x, p) + 2 * I) @ x", "T.linalg.det(T.outer(x, x) + I) * x", "T.linalg.eigvalsh(T.outer(x, x) + M + M.mT) * x",
+    "T.linalg.cholesky(T.outer(x, x) + I) @ p", "T.nn.functional.softplus(x)", "T.nn.functional.gelu(x)", "T.nn.functional.linear(x, M, p)",
+)  # fmt: skip
+WRITES = (
+    "y = x.clone(); y[0] = y[1] * 2", "y = x * 1.0; y.mul_(x)", "y = x + 0.0; y[1:].add_(p[1:])", "y = T.zeros_like(x); y[:2] = x[1:]",
+    "y = x * 1; y.index_add_(0, index, x)", "y = x * 1; y.copy_(x.flip(0))", "y = x * 1; y.index_put_((index,), x * 2)",
+    "y = x * 1; y.scatter_(0, index, x.sin())", "y = x.clone(); y[p > 0] = 0.25", "y = x * 1; y[1:].tanh_()",
+    "y = x * 1; y.masked_fill_(x > 0.2, 0.7)", "y = x * 1; y[[0, 2]] = y[[2, 0]]",
+)  # fmt: skip
+TRANSFORMS = (
+    "F.grad(lambda v: {g}(v).sum())(x)", "F.grad(lambda v: ({g}(v) * p).sum())(x)", "F.jacrev({g})(x).sum(0)", "F.jacfwd({g})(x) @ p",
+    "F.jvp({g}, (x,), (x * 0.5,))[1]", "F.jvp({g}, (x,), (p,))[1]", "F.vjp({g}, x)[1](p)[0]",
+    "F.vmap({g})(T.stack([x, 2 * x, x + 1])).sum(0)", "F.vmap({g}, in_dims=1, out_dims=1)(T.stack([x, x * p], 1)).mean(1)",
+    "F.vmap(lambda a, b: {g}(a) * b, in_dims=(0, None))(T.stack([x, p]), x).sum(0)",
+    "F.vmap(lambda a: {g}(x) * a)(T.stack([x[0], p[1]])).sum(0)", "F.hessian(lambda v: {g}(v).sum())(x) @ p",
+    "F.grad(lambda v: (x * {g}(v)).sum())(x)", "F.vmap(F.grad(lambda v: {g}(v).sum()))(T.stack([x, p])).sum(0)",
+    "F.jacrev(lambda v: F.vmap({g})(T.stack([v, p])).sum(0))(x).sum(1)", "F.vmap(lambda a: F.jvp({g}, (x,), (a,))[1])(I).sum(0)",
+    "F.jvp(lambda a, b: {g}(a) * b, (x, x), (p, x))[1]", "{g}(x) + {g}(x * 0.5)",
+)  # fmt: skip
+ENDS = (
+    "out = [f(x)]",
+    "x.requires_grad_(); q.requires_grad_(); y = f(x * q); y.sum().backward() if y.requires_grad else None; out = [y, x.grad, q.grad]",
+    "out = [F.vmap(f)(T.stack([x, p]))]", "x.requires_grad_(); y = f(x); out = [y, *T.autograd.grad((y * p).sum(), x, allow_unused=True)]",
+)  # fmt: skip
+
+
+def program(seed: int) -> list[str]:
+    """The lines of the program of a seed."""
+    r, lines = random.Random(seed), []
+    depth = r.choice((1, 2, 2, 3, 3))
+    for d in range(depth):
+        lines.append(f"def f{d}(x):")
+        for _ in range(r.randint(1, 2)):
+            lines.append(f"    {r.choice(WRITES)}; x = y" if r.random() < 0.3 else f"    x = {r.choice(EXPRESSIONS)}")
+        if d:
+            lines.append("    x = " + r.choice(TRANSFORMS).replace("{g}", f"f{d - 1}"))
+        lines.append("    return x")
+    return [*lines, f"f = f{depth - 1}", *r.choice(ENDS).split("; ")]
+
+
+def looped(function: Callable[..., Any], in_dims: Any = 0, out_dims: int = 0) -> Callable[..., Any]:
+    """`vmap` as a loop."""
+
+    def every(*args: Any) -> Any:
+        dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(args)
+        rows = [a.unbind(d) if d is not None else None for a, d in zip(args, dims, strict=True)]
+        count = len(next(r for r in rows if r is not None))
+        return calque.stack([function(*[a if r is None else r[k] for a, r in zip(args, rows, strict=True)]) for k in range(count)], out_dims)
+
+    return every
+
+
+def reverse(function: Callable[..., Any], primals: Any, tangents: Any) -> Any:
+    """`jvp` by whole Jacobians."""
+    jacobian = looped_jacobian(function, tuple(range(len(primals))))(*primals)
+    return function(*primals), sum((j @ t for j, t in zip(jacobian, tangents, strict=True)), calque.zeros((), dtype=calque.float64))
+
+
+def looped_jacobian(function: Callable[..., Any], argnums: Any = 0) -> Callable[..., Any]:
+    """`jacrev` without `vmap`: one gradient for each number of the result."""
+
+    def rows(*args: Any) -> Any:
+        out, pull = calque.func.vjp(function, *args)
+        units = calque.eye(out.numel(), dtype=out.dtype).reshape(-1, *out.shape)
+        found = zip(*[pull(u) for u in units], strict=True)
+        whole = tuple(calque.stack(list(column)).reshape(*out.shape, *a.shape) for column, a in zip(found, args, strict=True))
+        return whole if isinstance(argnums, tuple) else whole[argnums]
+
+    return rows
+
+
+TWIN = types.SimpleNamespace(
+    grad=calque.func.grad, vjp=calque.func.vjp, vmap=looped, jvp=reverse, jacrev=looped_jacobian, jacfwd=looped_jacobian,
+    hessian=lambda f: looped_jacobian(looped_jacobian(f)),
+)  # fmt: skip
+
+
+def run(lines: list[str], transforms: Any) -> Any:
+    """The results of a program, or what it was refused with."""
+    scope: dict[str, Any] = {"T": calque, "F": transforms}
+    try:
+        exec("\n".join([HEAD, *lines]), scope)  # noqa: S102 - generated here
+        return [None if t is None else t.detach().numpy().copy() for t in scope["out"]]
+    except Exception as error:
+        return error
+
+
+def mismatch(lines: list[str]) -> str:
+    """"" if a program and its twin agree, else what differs. What only one of them can do is none: a loop reads values where `vmap` cannot."""
+    found, expected = run(lines, calque.func), run(lines, TWIN)
+    if isinstance(found, Exception):
+        return f"internal error: {found}" if "bug of Calque" in str(found) else ""
+    if isinstance(expected, Exception):
+        return ""
+    for k, (a, b) in enumerate(zip(found, expected, strict=True)):
+        a, b = (np.zeros(3) if t is None else t for t in (a, b))
+        if not np.allclose(a, b, rtol=1e-6, atol=1e-8 * max(1.0, float(np.abs(b).max())), equal_nan=True):
+            return f"result {k}: {a.tolist()} instead of {b.tolist()}"
+    return ""
+
+
+def shrunk(lines: list[str]) -> list[str]:
+    """As few lines as still disagree."""
+    k = len(lines) - 1
+    while k >= 0:
+        fewer = lines[:k] + lines[k + 1 :]
+        if mismatch(fewer):
+            lines, k = fewer, len(fewer)
+        k -= 1
+    return lines
+
+
+def check(seed: int) -> str:
+    """"" or the report of a seed."""
+    lines = program(seed)
+    with np.errstate(all="ignore"):
+        text = mismatch(lines)
+        if not text:
+            return ""
+        lines = shrunk(lines)
+    listing = "\n  ".join(lines)
+    return f"seed {seed}: {text}\n  {listing}\n  repeat: python -m tests.fuzz.nested --seed {seed} --count 1"
+
+
+if __name__ == "__main__":
+    beside.sys.exit(beside.main("tests.fuzz.nested", __doc__, check))
