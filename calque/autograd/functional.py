@@ -47,7 +47,13 @@ def _gradients(
     name: str, outputs: Any, inputs: tuple[Tensor, ...], vectors: Any, create_graph: bool, strict: bool, retain: bool | None = None
 ) -> tuple[Any, ...]:
     """`grad` with zeros for inputs that have no part in the outputs; with `strict` that is an error."""
-    found = grad(outputs, inputs, vectors, retain, create_graph, allow_unused=True)
+    several = isinstance(outputs, (list, tuple))
+    roots = list(outputs) if several else [outputs]
+    given = [None] * len(roots) if vectors is None else list(vectors) if several else [vectors]
+    pairs = [(out, v) for out, v in zip(roots, given, strict=True) if out._requires_grad]  # the others are constants
+    found: tuple[Any, ...] = (None,) * len(inputs)
+    if pairs:
+        found = grad([out for out, _ in pairs], inputs, [v for _, v in pairs], retain, create_graph, allow_unused=True)
     for k, one in enumerate(found):
         if one is None and strict:
             raise AutogradError(

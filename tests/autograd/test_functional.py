@@ -62,3 +62,11 @@ def test_what_only_looks_like_a_tensor_is_none() -> None:
             (X * made).tolist()
     finally:
         made._layout = kept
+
+
+@pytest.mark.parametrize("name", ["hessian", "jacobian", "vjp", "jvp", "vhp", "hvp"])
+def test_derivatives_of_what_does_not_depend_on_its_inputs_are_zeros(name: str) -> None:
+    x, held = calque.tensor([1.0, 2.0]), calque.tensor([3.0, 4.0])
+    found = getattr(calque.autograd.functional, name)(lambda _: (held * 1.0).sum(), x, *([] if name in ("hessian", "jacobian", "vjp") else [x]))
+    found = found if isinstance(found, calque.Tensor) else found[1]
+    assert not found.any()
