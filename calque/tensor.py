@@ -31,6 +31,7 @@ from calque.record.numbers import BAKED, in_float, scalar_tag
 from calque.record.outputs import stored
 from calque.record.path import Edge
 from calque.record.recorder import Storage, Trace, grow, grow_constant, local, view_slot
+from calque.record.state import read_by_python
 from calque.report.devices import look_for_padding
 from calque.report.history import watch
 from calque.run.buffer import Buffer, strided
@@ -568,7 +569,7 @@ def read(t: Tensor, reason: str = "read") -> np.ndarray[Any, Any]:
     buffer = realise(t, reason)
     flat = buffer.readable()
     raise_pending()
-    buffer.seen = True
+    read_by_python(local.state, buffer)
     if InUse.elsewhere:
         look_for_padding(buffer.array, t._layout, reason)
     return strided(flat, t._layout)
@@ -587,7 +588,7 @@ def read_number(t: Tensor, reason: str, convert: Callable[[Any], Any]) -> Any:
     if buffer.task is not None or buffer.array is None:
         return convert(read(t, reason))
     raise_pending()  # `read` without the calls that nothing needs here: a loop waits for its loss, and then for what follows
-    buffer.seen = True
+    read_by_python(state, buffer)
     return convert(trace.read(t) if trace.eager else strided(buffer.array, view))
 
 

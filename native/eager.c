@@ -133,7 +133,7 @@ static PyObject *tensor_over(PyObject *flat, PyObject *memory, PyObject *layout)
     put(b, Buffer.at.readers, Py_None);
     put(b, Buffer.at.pins, known.zero);
     put(b, Buffer.at.floating, Py_False);
-    put(b, Buffer.at.seen, Py_True);
+    put(b, Buffer.at.made, known.zero);
     PyObject *storage = new_storage(Py_None, known.minus_one, memory, b);
     Py_DECREF(b);
     return new_tensor(storage, layout);

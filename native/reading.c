@@ -2,13 +2,14 @@
 #include "kernels.h"
 #include "eager.h"
 
-static PyObject *sites, *unreported, *loose_name, *index_reason;
+static PyObject *sites, *unreported, *loose_name, *class_name, *index_reason;
 
 /* set_reading(Causes.sites, errors that nobody has seen yet) */
 PyObject *set_reading(PyObject *module, PyObject *args) {
     (void)module;
     if (!PyArg_ParseTuple(args, "OO", &sites, &unreported)) return NULL;
     loose_name = PyUnicode_InternFromString("loose");
+    class_name = PyUnicode_InternFromString("__class__");
     index_reason = PyUnicode_InternFromString("index");
     Py_INCREF(args); /* keeps both */
     Py_RETURN_NONE;
@@ -50,20 +51,18 @@ static PyObject *element(PyArrayObject *array, Py_ssize_t offset) {
 /* The number in a tensor of one element, if operations are computed and nothing is in the way; NULL without an error where Python is to do it. */
 static PyObject *number_of(PyObject *t, PyObject *reason) {
     if (known.local == NULL || sites == NULL || !is_tensor(t)) return NULL;
-    PyObject *view = AT(t, Tensor.at._layout), *shape = AT(view, Layout.at.shape), *found = NULL;
-    for (Py_ssize_t d = 0; d < PyTuple_GET_SIZE(shape); d++)
-        if (PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, d)) != 1) return NULL;
-    PyArrayObject *array = memory_of(t);
-    if (array == NULL || (PyObject *)PyArray_DESCR(array) != AT(AT(view, Layout.at.dtype), DType.at.np)) return NULL;
-    Py_ssize_t offset = PyLong_AsSsize_t(AT(view, Layout.at.offset));
-    if (offset >= PyArray_SIZE(array) || PyList_GET_SIZE(unreported) != 0) return NULL;
     PyObject *state = current_state();
     if (state == NULL) return NULL;
-    PyObject *trace = AT(state, State.at.trace);
-    if (Py_IS_TYPE(trace, eager_type) && possible(state)) {
-        found = element(array, offset);
+    PyObject *trace = AT(state, State.at.trace), *found = NULL;
+    if (Py_IS_TYPE(trace, eager_type) && possible(state) && PyList_GET_SIZE(unreported) == 0) {
+        PyObject *view = AT(t, Tensor.at._layout), *shape = AT(view, Layout.at.shape), *buffer = AT(AT(t, Tensor.at._storage), Storage.at.buffer);
+        PyArrayObject *array = memory_of(t);
+        bool single = array != NULL && AT(buffer, Buffer.at.made) == known.zero
+            && (PyObject *)PyArray_DESCR(array) == AT(AT(view, Layout.at.dtype), DType.at.np);
+        for (Py_ssize_t d = 0; single && d < PyTuple_GET_SIZE(shape); d++) single = PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, d)) == 1;
+        Py_ssize_t offset = single ? PyLong_AsSsize_t(AT(view, Layout.at.offset)) : 0;
+        if (single && offset < PyArray_SIZE(array)) found = element(array, offset);
         if (found != NULL && (counted(reason) != 1 || PyObject_SetAttr(trace, loose_name, Py_False) < 0)) Py_CLEAR(found);
-        if (found != NULL) replace(AT(AT(t, Tensor.at._storage), Storage.at.buffer), Buffer.at.seen, Py_NewRef(Py_True));
     }
     Py_DECREF(state);
     return found;
@@ -76,7 +75,17 @@ PyObject *read_element(PyObject *module, PyObject *const *args, Py_ssize_t count
     return found == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : found;
 }
 
-static PyObject *bound(PyObject *value) { return value == Py_None || PyLong_CheckExact(value) ? Py_NewRef(value) : PyNumber_Index(value); }
+/* Whether `x.__class__` is int: sizes of a program that is exported say so, and stay what they are. */
+static bool is_int(PyObject *x) {
+    if (PyLong_CheckExact(x)) return true;
+    PyObject *kind = PyObject_GetAttr(x, class_name);
+    bool answer = kind == (PyObject *)&PyLong_Type;
+    if (kind == NULL) PyErr_Clear();
+    Py_XDECREF(kind);
+    return answer;
+}
+
+static PyObject *bound(PyObject *value) { return value == Py_None || is_int(value) ? Py_NewRef(value) : PyNumber_Index(value); }
 
 /* One item of an index, as it stands in a key; NULL without an error if it is none that a view is made by. */
 static PyObject *item_key(PyObject *item, bool read) {
@@ -91,7 +100,8 @@ static PyObject *item_key(PyObject *item, bool read) {
         return found;
     }
     if (PyArray_IsScalar(item, Integer)) return PyNumber_Index(item);
-    if (!read || !is_tensor(item)) return NULL;
+    if (!is_tensor(item)) return is_int(item) ? Py_NewRef(item) : NULL;
+    if (!read) return NULL;
     PyObject *view = AT(item, Tensor.at._layout);
     PyArrayObject *array = PyTuple_GET_SIZE(AT(view, Layout.at.shape)) == 0 ? memory_of(item) : NULL;
     return array != NULL && PyTypeNum_ISSIGNED(PyArray_TYPE(array)) && PyTypeNum_ISINTEGER(PyArray_TYPE(array)) ? number_of(item, index_reason) : NULL;

@@ -12,6 +12,7 @@ from calque.base.errors import DTypeError
 from calque.base.layout import layout
 from calque.base.shapes import contiguous_strides, view_bounds
 from calque.record.recorder import flush, local
+from calque.record.state import read_by_python
 from calque.run.buffer import Buffer, ForeignMemory, exported_view
 from calque.run.dispatch import new_array, raise_pending
 from calque.run.engine import drain
@@ -32,7 +33,7 @@ def own_buffer(t: Tensor, reason: str) -> Buffer:
     drain()
     flat = buffer.wait()
     raise_pending()
-    buffer.seen = True
+    read_by_python(local.state, buffer)
     # Storages that hold equal values may share a buffer until one is written: here are the storage's reference, `buffer` and
     # the argument.
     if not buffer.shared() and getrefcount(buffer) > 3:

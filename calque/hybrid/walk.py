@@ -13,6 +13,7 @@ from calque.record.copies import copy_values
 from calque.record.live import leaves
 from calque.record.others import LOCK, foreign_buffer
 from calque.record.recorder import Storage, Trace, flush, local, record_from_here
+from calque.record.state import read_by_python
 from calque.record.trie import root
 from calque.replay.capture import Script
 from calque.replay.macro import Macro, Test, key_of
@@ -107,7 +108,7 @@ class Walk:
         buffer = self.cells[test.cell].buffer
         value = test.convert(strided(buffer.readable(), test.view))  # type: ignore[arg-type, union-attr]
         raise_pending()
-        buffer.seen = True  # type: ignore[union-attr]
+        read_by_python(local.state, buffer)  # type: ignore[arg-type]
         if test.loss:
             watch_value(value, test.loss)
         if test.live:

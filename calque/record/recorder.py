@@ -40,7 +40,7 @@ from calque.record.storage import Storage as Storage
 from calque.record.storage import realised as realised
 from calque.record.trie import BOUND, beat, evict, full, loosen, retire, root, varies
 from calque.run.backends import require_memory
-from calque.run.buffer import Buffer, strided
+from calque.run.buffer import Buffer, next_program, strided
 from calque.run.dispatch import dispatch, new_array, run_at_once
 from calque.run.interrupt import SHIELD
 from calque.run.plans import make_plan
@@ -497,9 +497,9 @@ def _flush_at_once(state: State, trace: Trace, reason: str, awaited: bool) -> bo
         state.trace = fresh  # until the end of this, values of the old trace can be had as those of another thread can
         count_flush(edge, reason, 3 + 3 * awaited)
         Counters.plan_hits += 1
+        number = next_program()
         for slot, array in zip(made, results, strict=True):
-            made[slot] = buffer = Buffer(array)
-            buffer.seen = False
+            made[slot] = Buffer(array, made=number)
         for storage in live:
             if storage.trace is trace:
                 storage.trace, storage.buffer = None, made[storage.slot]

@@ -13,6 +13,7 @@ from calque.record.nodes import GradNode
 from calque.record.path import ALWAYS, Seen, Trace
 from calque.record.trie import root
 from calque.record.watching import Watcher
+from calque.run.buffer import UNKNOWN, Buffer
 
 
 class State:
@@ -20,7 +21,7 @@ class State:
     path."""
 
     __slots__ = (
-        "trace", "grad", "inference", "capture", "autocast", "applied", "started", "waiting", "device", "seen", "nested", "plain",
+        "trace", "grad", "inference", "capture", "autocast", "applied", "started", "waiting", "device", "seen", "nested", "plain", "reached",
     )  # fmt: skip
 
     def __init__(self, nested: bool = False) -> None:
@@ -36,6 +37,9 @@ class State:
         self.waiting: Any = None  # that pass
         self.seen: Seen | None = None
         self.plain = True  # whether no function is being transformed
+        # What programs up to this number make is known: this thread has read what a later one made, so they have ended. Whether others have is no
+        # fact that anything recorded may depend on: the same program would record something else when it is slower.
+        self.reached = 0
 
 
 class _Local(threading.local):
@@ -47,6 +51,14 @@ class _Local(threading.local):
 
 
 local = _Local()
+
+
+def read_by_python(state: State, buffer: Buffer) -> None:
+    """Python has got values of a buffer: they are known from now on, and so is what earlier programs make."""
+    if buffer.made:
+        if buffer.made != UNKNOWN:
+            state.reached = max(state.reached, buffer.made - 1)
+        buffer.made = 0
 
 
 def record_from_here(state: State, reason: str) -> None:

@@ -20,6 +20,7 @@ from calque.record.numbers import scalar_tag
 from calque.record.others import LOCK
 from calque.record.path import Edge
 from calque.record.recorder import INPUT, Storage, Trace, flush, local, materialise
+from calque.record.state import read_by_python
 from calque.record.trie import BOUND, root
 from calque.record.versions import written_since
 from calque.record.watching import Watcher
@@ -549,10 +550,9 @@ def _nothing(value: Any) -> Any:
 
 
 def _value(storage: Storage, view: Layout, reason: str, convert: Callable[[Any], Any]) -> Any:
-    buffer = storage.buffer or materialise(storage, reason)
-    flat = buffer.readable()
+    flat = (buffer := storage.buffer or materialise(storage, reason)).readable()
     raise_pending()
-    buffer.seen = True
+    read_by_python(local.state, buffer)
     return convert(strided(flat, view))
 
 
@@ -570,8 +570,7 @@ def plain_numbers(trace: Trace) -> None:
 
 def abort(reason: str) -> None:
     """Tell a capture, if one is running, that this call cannot be replayed."""
-    capture = local.state.capture
-    if capture is not None:
+    if (capture := local.state.capture) is not None:
         capture.abort(reason)
 
 

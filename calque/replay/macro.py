@@ -333,9 +333,9 @@ _new: Any = object.__new__
 
 
 def known_values(storage: Storage, view: Layout) -> Any:
-    """The values if they are known (`Buffer.seen`) and in the host's memory, else None."""
+    """The values if they are known, whatever the time is (see `State.reached`), and in the host's memory, else None."""
     buffer = storage.buffer
-    if buffer is None or not buffer.seen or buffer.array.__class__ is not np.ndarray:
+    if buffer is None or buffer.made > local.state.reached or buffer.array.__class__ is not np.ndarray:
         return None
     return strided(buffer.readable(), view)
 

@@ -12,10 +12,10 @@ from calque.base.layout import Layout
 from calque.base.text import shown
 from calque.observe import events
 from calque.observe.source import user_line
-from calque.record.recorder import flush
+from calque.record.recorder import flush, local
 from calque.replay.counts import Changes
 from calque.run.backends import host_memory
-from calque.run.buffer import Buffer
+from calque.run.buffer import Buffer, next_program
 from calque.run.dispatch import remember, wait_for_queues
 from calque.run.engine import Queue, Task
 
@@ -78,6 +78,7 @@ def synchronize() -> None:
     """
     flush("synchronize")
     wait_for_queues()
+    local.state.reached = next_program()
 
 
 waitall = synchronize

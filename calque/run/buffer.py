@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import weakref
 from copy import copy
@@ -17,6 +18,14 @@ from calque.observe import events
 from calque.ops.movement import window
 from calque.run.engine import Task
 
+UNKNOWN = 1 << 62  # number of what is no program: a copy, a message
+_started = itertools.count(1)
+
+
+def next_program() -> int:
+    """The number of a program that is started now."""
+    return next(_started)
+
 
 class Buffer:
     """A dense 1-D array of the storage's elements; on a device with a backend of its own a value of that (`backend.base.DeviceBackend`).
@@ -24,15 +33,14 @@ class Buffer:
     `task` is set while (or after) a flush fills it. `owner` is the `ForeignMemory` that also sees the memory (`from_numpy`, DLPack);
     `export` is a weak reference to the hook behind arrays handed out by `Tensor.numpy()`.
     `number`/`trace`: position among the inputs of the trace that currently reads the buffer. `readers`: tasks that read it since it was
-    written; `pins`: references that tasks hold. `floating`: a table or constant of our own, which may go to any device. `seen`: whether the values
-    are known whatever the time is: they came with the buffer, or Python has read them since a program was started that makes them. (Whether that
-    program has ended is no fact that anything recorded may depend on.)
+    written; `pins`: references that tasks hold. `floating`: a table or constant of our own, which may go to any device. `made`: number of the
+    program that makes the values (see `State.reached`); 0 if they came with the buffer, or if Python has read them since.
     """
 
-    __slots__ = ("array", "task", "owner", "export", "trace", "number", "readers", "pins", "floating", "seen", "__weakref__")
+    __slots__ = ("array", "task", "owner", "export", "trace", "number", "readers", "pins", "floating", "made", "__weakref__")
     __weakref__: Any
 
-    def __init__(self, array: Any, task: Task | None = None, owner: Any = None) -> None:
+    def __init__(self, array: Any, task: Task | None = None, owner: Any = None, made: int = 0) -> None:
         self.array: Any = array
         self.task = task
         self.owner = owner
@@ -42,7 +50,7 @@ class Buffer:
         self.readers: list[Task] | None = None
         self.pins = 0
         self.floating = False
-        self.seen = array is not None
+        self.made = made if array is not None else UNKNOWN
 
     def wait(self) -> np.ndarray[Any, Any]:
         """The array, once it is filled; raises the error of the computation that was to fill it."""

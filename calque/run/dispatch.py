@@ -27,7 +27,7 @@ from calque.observe import events
 from calque.observe.causes import compiled
 from calque.observe.source import user_line
 from calque.run.backends import Compiled, Interpreted, Structure, allocate, compile_or_interpret
-from calque.run.buffer import Buffer, interrupted, on_host
+from calque.run.buffer import Buffer, interrupted, next_program, on_host
 from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage
 from calque.run.engine import CPU_QUEUE, ENGINE, Queue, Task, alone, depths, drain, forget_frames, somebody_waits
@@ -229,8 +229,9 @@ def dispatch(
     """Queue the plan, or run it at once (True) if that is cheaper (`awaited`: this thread will wait for the result anyway); `outputs` are filled
     when it has run. Outputs that already hold an array are updated in place; the others fall back to the value of their storage before it was
     written (`previous`, among the inputs) if the program fails: a failure loses nothing."""
+    number = next_program()
     for buffer in outputs:
-        buffer.seen = False
+        buffer.made = number
     if plan.__class__ is not Plan:
         return plan.start(inputs, scalars, outputs, errors, previous, awaited)
     if LEFT.absence is not None:

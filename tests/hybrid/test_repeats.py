@@ -431,6 +431,7 @@ def test_errors_are_raised_at_the_line_of_the_user() -> None:
     good, following = words(0)
     bad = good.clone()
     bad[0, 0] = 9
+    calque.synchronize()  # what a program makes is looked at where it is used once it is known, not once it is there
     before = [p.detach().clone().numpy() for p in job.parameters]
     with pytest.raises(IndexError, match="got 9 at position"):
         job.step(bad, following)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import calque
+from calque.functional.checks import known_values
 from calque.record.recorder import flush, local
 from calque.run.engine import CPU_QUEUE, Task
 
@@ -55,3 +56,20 @@ def recorded(use: Callable[[Any, Any], Any], ended: bool, read: bool) -> tuple[i
 def test_the_same_is_recorded_sooner_and_later(name: str, read: bool) -> None:
     """Values that Python has read are known; of others nobody can say so."""
     assert recorded(USES[name], True, read) == recorded(USES[name], False, read)
+
+
+@pytest.mark.parametrize("wait", [calque.synchronize, lambda: (calque.rand(512, 512) * 2).sum().item()])
+def test_what_earlier_programs_make_is_known_behind_a_wait(wait: Callable[[], Any]) -> None:
+    """Labels that were made once are looked at where they are used, as soon as a later value was read."""
+    y = (calque.rand(512, 512).sum(1) * 7).long() % 512
+    flush("test")
+    x = calque.rand(512, 512)
+    assert known_values(y) is None
+    wait()
+    found = known_values(y)
+    assert found is not None and found.tolist() == y.tolist()
+    with pytest.raises(IndexError, match="out of bounds"):
+        x[:100].index_select(0, y)
+    y += 1
+    flush("test")
+    assert known_values(y) is None
