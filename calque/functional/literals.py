@@ -14,6 +14,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pas
 from calque.base.layout import MOST_DIMS
 from calque.base.text import described, shown, type_name
 from calque.functional.common import is_scalar, is_tensor
+from calque.record.recorder import local
 
 
 def _leaf(data: Any) -> Any:
@@ -199,6 +200,8 @@ def simple_array(data: Any, dtype: dt.DType | None) -> tuple[np.ndarray[Any, Any
     try:
         if kind is not np.ndarray and min(numbers) > -_SMALL and max(numbers) < _SMALL:  # where NaN stands first, both are NaN
             return np.array(data, wanted.np), wanted
+        if (trace := local.state.trace).eager:  # which has a context without warnings at hand
+            return trace.quietly(np.array, data, wanted.np), wanted
         with np.errstate(all="ignore"):
             return np.array(data, wanted.np), wanted
     except (OverflowError, ValueError):  # an integer of more than 64 bits, rows of several lengths

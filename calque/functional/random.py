@@ -491,19 +491,21 @@ def _drawn(given: np.ndarray[Any, Any], num_samples: int, replacement: bool, gen
     """Indices (rows, num_samples) drawn with probabilities proportional to the rows."""
     weights = given.astype(np.float64)
     rows, classes = weights.shape
-    if not np.isfinite(weights).all() or (weights < 0).any():
+    edges = weights.cumsum(1)
+    totals = edges[:, -1:]
+    if not (weights.min(initial=0.0) >= 0 and np.isfinite(totals).all()) and (not np.isfinite(weights).all() or (weights < 0).any()):
         raise ArgumentError("[multinomial] probability tensor contains either `inf`, `nan` or element < 0")
-    totals = weights.sum(1, keepdims=True)
-    if (totals <= 0).any():
+    if not classes or (totals <= 0).any():
         raise ArgumentError("[multinomial] invalid multinomial distribution (sum of probabilities <= 0)")
     several = num_samples > 1 and not replacement
     count = classes if several else num_samples
     draws = ((_host_bits(rows * count, generator) >> 11) & ((1 << 53) - 1)).astype(np.float64).reshape(rows, count) * 2.0**-53
     if not several:
-        edges = weights.cumsum(1)
-        last = classes - 1 - (weights[:, ::-1] > 0).argmax(1)
-        marks = draws * edges[:, -1:]
-        found = [np.searchsorted(edge, mark, side="right") for edge, mark in zip(edges, marks, strict=True)]
+        marks = draws * totals
+        found = np.array([edge.searchsorted(mark, "right") for edge, mark in zip(edges, marks, strict=True)])
+        if (found < classes).all():
+            return found
+        last = classes - 1 - (weights[:, ::-1] > 0).argmax(1)  # a mark that was rounded up to the total stands behind all
         return np.minimum(found, last[:, None])
     with np.errstate(divide="ignore"):
         keys = np.log(weights) - np.log(-np.log1p(-draws))  # the Gumbel trick: largest keys are a draw without replacement

@@ -52,7 +52,7 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
     return out  # type: ignore[no-any-return]
 
 
-@memoised("formulas of softmax", 1500, 1 / 512)
+@memoised("formulas of softmax", 1500, 1 / 1024)
 def _softmax(dims: Dims, kind: dt.DType) -> tuple[Any, Any]:
     """(forward, rule of the gradient)."""
 
@@ -77,7 +77,7 @@ def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dty
     return with_gradient("LogSoftmaxBackward0", forward, rule, (input,), uses=(0,), reads=False)  # type: ignore[no-any-return]
 
 
-@memoised("formulas of log_softmax", 1500, 1 / 512)
+@memoised("formulas of log_softmax", 1500, 1 / 1024)
 def _log_softmax(dims: Dims, kind: dt.DType) -> tuple[Any, Any]:
     """(forward, rule of the gradient)."""
 
