@@ -26,7 +26,19 @@ from calque.record.recorder import local
 from calque.tensor import TENSOR_TYPES
 
 
-class Exported(Module):
+class Part(Module):
+    """A part of an exported model: programs read the values that stand here, and know nothing of modules."""
+
+    def _replace(self, registry: str, name: str, value: Any) -> None:
+        if registry == "_modules" and name in self._modules:
+            raise ExportError(
+                f"[Exported] expected the part {name!r} to stay, got another module in its place, of which the exported program would read nothing; "
+                "load its values with load_state_dict(), or export the model again"
+            )
+        super()._replace(registry, name, value)
+
+
+class Exported(Part):
     """What `calque.export` gives and `calque.load_exported` reads: a `Module` with the parameters and buffers of what was exported, by their
     names, whose calls run the recorded program. It needs none of the source that it was made from.
 
@@ -224,7 +236,7 @@ def owner_of(root: Module, name: str, mode: bool) -> tuple[Module, str]:
     *path, last = name.split(".")
     for part in path:
         if part not in root._modules:
-            root._modules[part] = Module()
+            root._modules[part] = Part()
             root._modules[part].training = mode
         root = root._modules[part]  # type: ignore[assignment]
     return root, last

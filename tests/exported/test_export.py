@@ -503,3 +503,16 @@ def test_sizes_that_are_small_together_have_their_program() -> None:
     for rows in range(1, 6):
         for columns in range(1, 6):
             assert exported(calque.ones(rows, columns)).max() == (2 if rows * columns <= 4 else 3)
+
+
+def test_another_module_in_the_place_of_a_part_is_refused() -> None:
+    """The program would go on with the old weights, without a word."""
+    exported = calque.export(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), (calque.ones(3, 4),))
+    for part, put in ("0", setattr), ("2", nn.Module.add_module), ("2", setattr):
+        with pytest.raises(ExportError, match=r"expected the part '\d' to stay, .*load_state_dict"):
+            put(exported, part, None if part == "2" and put is setattr else nn.Linear(4, 8))
+    exported.head = nn.Linear(2, 2)  # what stands beside the program is the user's
+    with calque.no_grad():
+        exported.get_submodule("2").bias.fill_(3.0)
+        exported.get_submodule("2").weight.fill_(0.0)
+    assert exported(calque.ones(3, 4)).tolist() == [[3.0, 3.0]] * 3
