@@ -491,8 +491,7 @@ def _drawn(given: np.ndarray[Any, Any], num_samples: int, replacement: bool, gen
     """Indices (rows, num_samples) drawn with probabilities proportional to the rows."""
     weights = given.astype(np.float64)
     rows, classes = weights.shape
-    edges = weights.cumsum(1)
-    totals = edges[:, -1:]
+    totals = (edges := weights.cumsum(1))[:, -1:]
     if not (weights.min(initial=0.0) >= 0 and np.isfinite(totals).all()) and (not np.isfinite(weights).all() or (weights < 0).any()):
         raise ArgumentError("[multinomial] probability tensor contains either `inf`, `nan` or element < 0")
     if not classes or (totals <= 0).any():
@@ -501,8 +500,7 @@ def _drawn(given: np.ndarray[Any, Any], num_samples: int, replacement: bool, gen
     count = classes if several else num_samples
     draws = ((_host_bits(rows * count, generator) >> 11) & ((1 << 53) - 1)).astype(np.float64).reshape(rows, count) * 2.0**-53
     if not several:
-        marks = draws * totals
-        found = np.array([edge.searchsorted(mark, "right") for edge, mark in zip(edges, marks, strict=True)])
+        found = np.array([edge.searchsorted(mark, "right") for edge, mark in zip(edges, draws * totals, strict=True)])
         if (found < classes).all():
             return found
         last = classes - 1 - (weights[:, ::-1] > 0).argmax(1)  # a mark that was rounded up to the total stands behind all
