@@ -1,6 +1,7 @@
 /* `calque._hot`: what is done for every operation, and the same every time, without Python's frames. `calque/native/README.md` says which file
    holds what. Each function has a twin in Python that does the same and is used where this module is not there. */
 #define CALQUE_MAIN
+#define INTERFACE 1 /* as in `calque/base/native.py`: another number for every change of what Python and this module hand to each other */
 #include "kernels.h"
 #include "eager.h"
 
@@ -75,6 +76,8 @@ PyMODINIT_FUNC PyInit__hot(void) {
     import_array();
     import_umath();
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || PyModule_AddType(module, &Kernel_Type) < 0 || PyModule_AddType(module, &Memo_Type) < 0) return NULL;
+    if (module == NULL || PyModule_AddType(module, &Kernel_Type) < 0 || PyModule_AddType(module, &Memo_Type) < 0
+            || PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0)
+        return NULL;
     return module;
 }

@@ -5,6 +5,7 @@ Everything in it has a twin in Python that does the same, which is what runs the
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, TypeVar
@@ -12,14 +13,25 @@ from typing import Any, TypeVar
 from calque.base.cache import Table, register
 from calque.base.config import settings
 
+INTERFACE = 1  # of `native/module.c`
+
 
 def _load() -> Any:
     if not settings.native:
         return None
     try:
-        return import_module("calque._hot")
+        found = import_module("calque._hot")
     except ImportError:
         return None
+    if getattr(found, "INTERFACE", 0) == INTERFACE:
+        return found
+    warnings.warn(
+        "[native] expected the compiled module of this version, got one of another (a checkout was updated, say); Python's twins run, which is slower: "
+        "build it anew by installing again, as in pip install -e .",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return None
 
 
 hot = _load()
