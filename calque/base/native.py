@@ -26,7 +26,7 @@ def _load() -> Any:
     if getattr(found, "INTERFACE", 0) == INTERFACE:
         return found
     warnings.warn(
-        "[native] expected the compiled module of this version, got one of another (a checkout was updated, say); Python's twins run, which is slower: "
+        "[native] expected the compiled module of this version, got one of another (a checkout was updated?); Python's twins run, which is slower; "
         "build it anew by installing again, as in pip install -e .",
         RuntimeWarning,
         stacklevel=2,

@@ -20,7 +20,7 @@ import calque
 from calque.autograd.routines import kernel, routine
 from calque.backend.ref.interpret import run_node
 from calque.backend.ref.small import longer_inside, nest
-from calque.base import native
+from calque.base import native as of_base
 from calque.base.device import CPU
 from calque.base.dtypes import DType, bool_, float32, float64, int32, int64, uint8
 from calque.base.layout import dense_layout, layout
@@ -277,9 +277,9 @@ def test_what_floats_is_copied_where_small_operations_are_computed() -> None:
 
 def test_a_compiled_module_of_another_version_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind an update of a checkout: the import went on with it, and failed."""
-    monkeypatch.setattr(native, "import_module", lambda name: types.ModuleType(name))
+    monkeypatch.setattr(of_base, "import_module", lambda name: types.ModuleType(name))
     with pytest.warns(RuntimeWarning, match=r"expected the compiled module of this version, .* pip install -e"):
-        assert native._load() is None
+        assert of_base._load() is None
 
 
 def test_each_interface_of_the_compiled_module_has_a_number() -> None:
@@ -290,4 +290,4 @@ def test_each_interface_of_the_compiled_module_has_a_number() -> None:
     facts = re.findall(r"^#define SLOTS_.*|PyArg_ParseTuple\(args, \"O[^;]*;|^    (?:FAST\(|\{)\"\w+\",", texts, re.MULTILINE)
     assert len(facts) > 30
     digest = hashlib.sha256("".join("".join(facts).split()).encode()).hexdigest()[:12]
-    assert {1: "913a47481236"}[native.INTERFACE] == digest
+    assert {1: "913a47481236"}[of_base.INTERFACE] == digest
