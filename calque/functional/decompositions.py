@@ -16,7 +16,6 @@ import numpy as np
 from calque.autograd.engine import require_history
 from calque.autograd.host import on_host
 from calque.base import dtypes as dt
-from calque.base.blas import limited
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, LinAlgError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dims
@@ -81,8 +80,7 @@ def _host(op: str, x: Tensor, function: Callable[..., Any], shapes: Sequence[Sha
     if x._layout.device is META:
         return [np.broadcast_to(x._layout.dtype.np.type(0), shape) for shape in shapes]
     try:
-        with limited():
-            return on_host(op, function, (x, *more), shapes)
+        return on_host(op, function, (x, *more), shapes)
     except np.linalg.LinAlgError as error:
         hint = (
             "The diagonal element is zero, the inversion could not be completed"

@@ -20,7 +20,7 @@ from calque.record.path import INPUT, START, Counters, Edge
 BOUND = "bound on pending work"  # reason of flushes at a boundary
 WINDOW = 16  # operations that the number of a position follows from
 LONG = 768  # operations of a program that is worth cutting, see `loosen`
-QUIET = 32  # operations without a larger number that end a path; a number that comes again ends one that is twice as long
+QUIET = 128  # operations without a larger number that end a path; a number that comes again ends one that is twice as long
 EDGE = 700  # bytes of an edge, roughly
 _BITS = 4  # by which each operation moves the ones before it out of the window
 _MASK = (1 << (_BITS * WINDOW)) - 1
