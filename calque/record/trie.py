@@ -21,6 +21,7 @@ BOUND = "bound on pending work"  # reason of flushes at a boundary
 WINDOW = 16  # operations that the number of a position follows from
 LONG = 768  # operations of a program that is worth cutting, see `loosen`
 QUIET = 128  # operations without a larger number that end a path; a number that comes again ends one that is twice as long
+LOOSE = 32  # the same where paths seldom come again: short ones do so more often, but each costs a flush, and the interpreter's lock twice
 EDGE = 700  # bytes of an edge, roughly
 _BITS = 4  # by which each operation moves the ones before it out of the window
 _MASK = (1 << (_BITS * WINDOW)) - 1
@@ -35,7 +36,7 @@ def beat(edge: Edge, rhythm: tuple[int, int, int, int]) -> None:
     code, count, largest, met = rhythm
     code = ((code << _BITS) + hash((crc32(edge.op.name.encode()), len(edge.layout.shape)))) & _MASK
     count += 1
-    quiet = min(QUIET, max(1, settings.max_pending_ops // 4))
+    quiet = min(LOOSE if edge.loose else QUIET, max(1, settings.max_pending_ops // 4))
     if count >= min(WINDOW, quiet):
         if code >= largest:
             largest, met = code, count
