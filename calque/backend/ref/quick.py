@@ -120,11 +120,12 @@ def _product(shapes: Sequence[Shape], shape: Shape) -> Function:
     function: Function = np.dot if all(len(s) == 2 for s in shapes) else np.matmul
     if shapes[0][-1] == 1:
         return lambda a, b: function(a, b) + 0  # a sum begins at 0: its one product may be -0
-    if prod(shape[-2:]) * shapes[0][-1] < THREADED:
+    work = prod(shape[-2:]) * shapes[0][-1]
+    if work < THREADED:
         return function
 
     def product(a: Any, b: Any) -> Any:
-        with limited():
+        with limited(work):
             return function(a, b)
 
     return product
