@@ -28,7 +28,7 @@ PyObject *set_eager(PyObject *module, PyObject *args) {
 /* ------------------------------------------------------------------------------------------------------- steps that are known */
 
 /* The layout of a tensor without its offset, of which steps know nothing. */
-static inline PyObject *origin_of(PyObject *t) {
+PyObject *origin_of(PyObject *t) {
     PyObject *view = AT(t, Tensor.at._layout), *origin = AT(view, Layout.at.origin);
     return origin == Py_None ? view : origin;
 }
@@ -121,7 +121,7 @@ PyArrayObject *memory_of(PyObject *t) {
 }
 
 /* A tensor over a flat array, which it takes over. */
-static PyObject *tensor_over(PyObject *flat, PyObject *memory, PyObject *layout) {
+PyObject *tensor_over(PyObject *flat, PyObject *memory, PyObject *layout) {
     PyObject *b = flat == NULL ? NULL : new_object(Buffer.type);
     if (b == NULL) { Py_XDECREF(flat); return NULL; }
     AT(b, Buffer.at.array) = flat;

@@ -6,6 +6,7 @@
 
 extern PyTypeObject *eager_type;
 extern PyTypeObject Memo_Type;
+extern PyTypeObject Superinstruction_Type;
 
 /* Each gives NULL without an error set where Python is to do it. */
 PyObject *eager_unary(PyObject *state, PyObject *op, PyObject *memo, PyObject *a);
@@ -13,6 +14,9 @@ PyObject *eager_binary(PyObject *state, PyObject *op, PyObject *memo, PyObject *
 PyObject *eager_record(PyObject *state, PyObject *op, PyObject *operands, PyObject *attrs, PyObject *row_major);
 
 bool possible(PyObject *state);
+PyObject *origin_of(PyObject *t); /* the layout of a tensor without its offset, of which steps know nothing */
+PyObject *tensor_over(PyObject *flat, PyObject *memory, PyObject *layout); /* a tensor over a flat array, which it takes over */
+PyObject *run_superinstruction(PyObject *module, PyObject *const *args, Py_ssize_t count);
 bool user_site(PyCodeObject **code, int *position);
 
 PyObject *memo_entries(PyObject *module, PyObject *none);

@@ -1,7 +1,7 @@
 /* `calque._hot`: what is done for every operation, and the same every time, without Python's frames. `calque/native/README.md` says which file
    holds what. Each function has a twin in Python that does the same and is used where this module is not there. */
 #define CALQUE_MAIN
-#define INTERFACE 1 /* as in `calque/base/native.py`: another number for every change of what Python and this module hand to each other */
+#define INTERFACE 2 /* as in `calque/base/native.py`: another number for every change of what Python and this module hand to each other */
 #include "kernels.h"
 #include "eager.h"
 
@@ -65,6 +65,7 @@ static PyMethodDef methods[] = {
     FAST("over", array_over, "over(owner, array, dtype, count): a flat array over the memory of another one, which `owner` keeps alive."),
     FAST("number", read_element, "number(t, reason): the only element of a tensor, or None where Python is to read it."),
     FAST("basic_key", index_key, "basic_key(items, read): a hashable form of an index, or None if a view is not made by it."),
+    FAST("instructed", run_superinstruction, "instructed(table, function, operands): what the function gives, or None where Python is to compute it."),
     FAST("arithmetic", arithmetic, "arithmetic(values, steps, guards, results, hashed): the results, the guard that does not hold, or None."),
     FAST("run_pass", run_pass, "run_pass(work, state, heap, pending, leaves, keep): works through the nodes that have nothing unusual."),
     {NULL, NULL, 0, NULL},
@@ -76,7 +77,7 @@ PyMODINIT_FUNC PyInit__hot(void) {
     import_array();
     import_umath();
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || PyModule_AddType(module, &Kernel_Type) < 0 || PyModule_AddType(module, &Memo_Type) < 0
+    if (module == NULL || PyModule_AddType(module, &Kernel_Type) < 0 || PyModule_AddType(module, &Memo_Type) < 0 || PyModule_AddType(module, &Superinstruction_Type) < 0
             || PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0)
         return NULL;
     return module;

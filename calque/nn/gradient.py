@@ -13,6 +13,7 @@ from typing import Any
 from calque.autograd.composite import call, without_base
 from calque.autograd.engine import with_history
 from calque.autograd.passes import COMPOSITES
+from calque.autograd.superinstruction import computed
 from calque.base.errors import AutogradError
 from calque.ops.opdef import no_complex
 from calque.record.recorder import local
@@ -42,6 +43,7 @@ def with_gradient(
     """The first `count` values of `forward(*inputs)` (all if `every`), with `backward(saved, *grads)` as gradient.
 
     `forward` depends on nothing but its operands and what it closes over, and changes nothing (see `autograd.composite`).
+    A `backward` that `formula` has made belongs to a `forward` that lasts, and decides nothing by values.
     `uses`: numbers of the outputs that `backward` reads, which must not be modified in place until then; `reads`: whether it reads inputs.
     `backward` gets one gradient per output (None where unused) and returns one per input, None where `saved.needs` is False.
     """
@@ -52,14 +54,15 @@ def with_gradient(
     for x in inputs:  # loops: each generator is a function of its own, cold at every step
         if x is not None and x._requires_grad:
             wanted = True
+    lasts = getattr(backward, "__code__", None) is RULE
     if not state.grad or not wanted:
-        values = _values(forward, inputs)
+        values = _values(forward, inputs, lasts)
         return values if every else values[0] if count == 1 else values[:count]
     if state.trace.exports:
         inputs = tuple(map(state.trace.as_operand, inputs))
     state.grad = False
     try:
-        values = _values(forward, inputs)
+        values = _values(forward, inputs, lasts)
     finally:
         state.grad = True
     layouts, shown = [], list(values)
@@ -67,7 +70,7 @@ def with_gradient(
         v = values[k]
         layouts.append(v._layout)
         shown[k] = wrap(v._storage, v._layout)
-    rule = backward if getattr(backward, "__code__", None) is RULE else formula(forward, backward)
+    rule = backward if lasts else formula(forward, backward)
     node = function_node(label, inputs, tuple(layouts), rule)
     node.where = state.trace.cur.line
     _save(node, inputs, values, tuple(shown), uses, reads)
@@ -97,8 +100,10 @@ def _save(node: Any, inputs: tuple[Any, ...], values: tuple[Any, ...], shown: tu
         trace.saving(node)
 
 
-def _values(forward: Forward, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return forward(*inputs) if local.state.trace.eager else call(forward, inputs)
+def _values(forward: Forward, inputs: tuple[Any, ...], lasts: bool) -> tuple[Any, ...]:
+    if not local.state.trace.eager:
+        return call(forward, inputs)
+    return computed(forward, inputs) if lasts else forward(*inputs)
 
 
 ANALYTIC = ("SiluBackward0", "RmsNormBackward0")

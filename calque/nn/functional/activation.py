@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calque import functional as T
+from calque.base.cache import memoised
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import shown
 from calque.functional.blame import signed
@@ -17,7 +18,7 @@ from calque.functional.precision import lower_precision
 from calque.functional.writing import old_value, write_back
 from calque.nn.functional.checks import require_dtype
 from calque.nn.functional.rows import choose, kinked, one_dim, wide
-from calque.nn.gradient import Saved, with_gradient
+from calque.nn.gradient import Saved, formula, with_gradient
 from calque.ops.opdef import get
 from calque.record.numbers import ROOT_HALF, ROOT_HALF_TWIN
 from calque.tensor import Tensor, unary
@@ -35,9 +36,18 @@ def _result(op: str, x: Tensor, y: Tensor, inplace: bool) -> Tensor:
     return write_back(op, x, y) if inplace else y
 
 
-def _once(formula: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """`formula(x)`, rounded once: the 16-bit floats are computed with in float32."""
-    return cast(formula(wide(x)), x._layout.dtype)
+def _lasting(function: Callable[[Tensor], Tensor], backward: Callable[..., Any]) -> tuple[Any, Any]:
+    """(forward, rule of the gradient) of a function of one operand that is rounded once."""
+
+    def forward(x: Tensor) -> tuple[Tensor]:
+        return (_once(function, x),)
+
+    return forward, formula(forward, backward)
+
+
+def _once(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """`function(x)`, rounded once: the 16-bit floats are computed with in float32."""
+    return cast(function(wide(x)), x._layout.dtype)
 
 
 @public(of="nn.functional")
@@ -243,15 +253,16 @@ def _gelu_like(x: Tensor) -> Tensor:
     return x * 0.5 * (_gelu_inner(x) + 1.0)
 
 
+_GELU, _GELU_TANH = _lasting(_gelu, _gelu_exact), _lasting(_gelu_like, _gelu_tanh)
+
+
 @public(of="nn.functional")
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x times the normal cumulative distribution of x; `approximate="tanh"` uses Hendrycks and Gimpel's formula (2016)."""
     if approximate == "none":
-        return with_gradient(  # type: ignore[no-any-return]
-            "GeluBackward0", lambda x: (_once(_gelu, x),), _gelu_exact, (input,)
-        )
+        return with_gradient("GeluBackward0", *_GELU, (input,))  # type: ignore[no-any-return]
     if approximate == "tanh":
-        return with_gradient("GeluBackward0", lambda x: (_once(_gelu_like, x),), _gelu_tanh, (input,))  # type: ignore[no-any-return]
+        return with_gradient("GeluBackward0", *_GELU_TANH, (input,))  # type: ignore[no-any-return]
     raise ArgumentError(f"[gelu] approximate argument must be either 'none' or 'tanh', got {shown(approximate)}")
 
 
@@ -265,10 +276,13 @@ def _silu(x: Tensor) -> Tensor:
     return x * T.sigmoid(x)
 
 
+_SILU = _lasting(_silu, _silu_backward)
+
+
 @public(of="nn.functional")
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x sigmoid(x). Source: Elfwing, Uchibe, Doya (2017)."""
-    y = with_gradient("SiluBackward0", lambda x: (_once(_silu, x),), _silu_backward, (_operand(input, inplace),))
+    y = with_gradient("SiluBackward0", *_SILU, (_operand(input, inplace),))
     return _result("silu", input, y, inplace)
 
 
@@ -281,10 +295,15 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
 @public(of="nn.functional")
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold."""
-    b, limit = float(beta), float(threshold)
+    return with_gradient("SoftplusBackward0", *_softplus(float(beta), float(threshold)), (input,))  # type: ignore[no-any-return]
+
+
+@memoised("formulas of softplus", 1500, 1 / 2048)
+def _softplus(b: float, limit: float) -> tuple[Any, Any]:
+    """(forward, rule of the gradient)."""
     inverse = 1.0 / b if b else math.copysign(math.inf, b)
 
-    def formula(x: Tensor) -> Tensor:
+    def function(x: Tensor) -> Tensor:
         scaled = x * b
         limited = choose(T.gt(scaled, limit), limit, scaled, scaled._layout.dtype)
         return choose(T.gt(scaled, limit), x, T.log1p(T.exp(limited)) * inverse, x._layout.dtype)
@@ -295,24 +314,26 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
         limited = choose(T.ge(scaled, limit), limit, scaled, kind)  # at the threshold the derivative has derivative 0, as PyTorch's
         return (cast(wide(g) * choose(T.gt(scaled, limit), 1.0, T.sigmoid(limited), kind), g._layout.dtype),)
 
-    return with_gradient("SoftplusBackward0", lambda x: (_once(formula, x),), backward, (input,))  # type: ignore[no-any-return]
+    return _lasting(function, backward)
+
+
+def _logsigmoid(x: Tensor) -> Tensor:
+    below = T.lt(x, 0.0)  # one side for both parts, so that the derivative of these operations at 0 is 1/2: forward mode and exports take it
+    low, far = choose(below, x, 0.0, x._layout.dtype), choose(below, x, -x, x._layout.dtype)
+    return low - T.log1p(T.exp(far))
+
+
+def _logsigmoid_backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+    return (cast(wide(g) * T.sigmoid(-wide(saved.inputs[0])), g._layout.dtype),)
+
+
+_LOGSIGMOID = _lasting(_logsigmoid, _logsigmoid_backward)
 
 
 @public(of="nn.functional")
 def logsigmoid(input: Tensor) -> Tensor:
     """log(sigmoid(x)), computed stably."""
-
-    def forward(x: Tensor) -> Tensor:
-        below = T.lt(x, 0.0)  # one side for both parts, so that the derivative of these operations at 0 is 1/2: forward mode and exports take it
-        low, far = choose(below, x, 0.0, x._layout.dtype), choose(below, x, -x, x._layout.dtype)
-        return low - T.log1p(T.exp(far))
-
-    def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
-        return (cast(wide(g) * T.sigmoid(-wide(saved.inputs[0])), g._layout.dtype),)
-
-    return with_gradient(  # type: ignore[no-any-return]
-        "LogSigmoidBackward0", lambda x: (_once(forward, x),), backward, (row_major(input),)
-    )
+    return with_gradient("LogSigmoidBackward0", *_LOGSIGMOID, (row_major(input),))  # type: ignore[no-any-return]
 
 
 @public(of="nn.functional")

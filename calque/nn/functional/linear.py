@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 from calque import functional as T
+from calque.autograd.superinstruction import computed
 from calque.base.cache import Cache
 from calque.base.errors import ShapeError
 from calque.functional.common import require_dims, require_tensors
@@ -14,6 +16,7 @@ from calque.functional.precision import as_given, lower_precision
 from calque.functional.views import reshaped
 from calque.nn.functional.checks import require_dtype
 from calque.ops.opdef import get
+from calque.record.recorder import local
 from calque.tensor import Tensor, record
 
 MATMUL, ADDMM = get("matmul"), get("addmm")
@@ -37,18 +40,31 @@ def _check_linear(input: Tensor, weight: Tensor, bias: Any) -> None:
         require_dtype("linear", bias, weight)
 
 
-_FITTING = Cache("operands of linear", 400, 1 / 256)  # that were checked already: shapes of the matrix of rows and of the result, if input is none
+_FITTING = Cache("operands of linear", 1200, 1 / 256)  # layouts of operands that were checked already -> what computes their map
 
 
-def _fit(input: Tensor, weight: Tensor, bias: Any) -> tuple[Any, ...]:
-    """How to compute it, by the layouts."""
+def _fit(input: Tensor, weight: Tensor, bias: Any) -> Callable[..., Tensor]:
+    """What computes the map of operands like these."""
     _check_linear(input, weight, bias)
-    shape = tuple(input._layout.shape)
-    if weight._layout.ndim == 1:
-        return ()
-    if len(shape) == 2:
-        return None, None
-    return (prod(shape[:-1]), shape[-1]), (*shape[:-1], weight._layout.shape[0])
+    shape, kind = tuple(input._layout.shape), weight._layout.dtype
+    rows, whole = (None, None) if len(shape) == 2 else ((prod(shape[:-1]), shape[-1]), (*shape[:-1], *weight._layout.shape[:1]))
+    narrow = kind.compute is not kind
+
+    def product(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        operands = input if rows is None else reshaped(input, rows), T.t(weight)
+        if bias is not None and narrow:
+            y = record(ADDMM, (*operands, bias), (1.0, 1.0))  # floats of 16 bits are rounded once
+        else:
+            y = record(MATMUL, operands)  # one matrix product, bias fused into it
+            if bias is not None:
+                y = y + bias
+        return y if whole is None else reshaped(y, whole)
+
+    def vector(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        y = T.matmul(input, weight) if narrow else T.sum(input * weight, -1)
+        return y if bias is None else y + bias
+
+    return vector if weight._layout.ndim == 1 else product
 
 
 @public(of="nn.functional")
@@ -62,19 +78,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     key = (input._layout, weight._layout, None if bias is None else bias._layout)
     fit = _FITTING.get(key) or _FITTING.keep(key, _fit(input, weight, bias))
-    kind = weight._layout.dtype
-    if not fit:
-        y = T.sum(input * weight, -1) if kind.compute is kind else T.matmul(input, weight)
-        return y if bias is None else y + bias
-    rows, whole = fit
-    operands = input if rows is None else reshaped(input, rows), T.t(weight)
-    if bias is not None and kind.compute is not kind:
-        y = record(ADDMM, (*operands, bias), (1.0, 1.0))  # floats of 16 bits are rounded once
-    else:
-        y = record(MATMUL, operands)  # one matrix product, bias fused into it
-        if bias is not None:
-            y = y + bias
-    return y if whole is None else reshaped(y, whole)
+    state = local.state
+    return fit(input, weight, bias) if state.grad or not state.trace.eager else computed(fit, (input, weight, bias))[0]
 
 
 @public(method=False, of="calque nn.functional")

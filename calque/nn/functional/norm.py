@@ -13,8 +13,8 @@ from typing import Any
 from calque import functional as T
 from calque.autograd.assign import assign
 from calque.autograd.composite import call
-from calque.base.cache import Cache
-from calque.base.dtypes import float64
+from calque.base.cache import Cache, memoised
+from calque.base.dtypes import DType, float64
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.layout import channels_last as channels_last_format
 from calque.base.layout import channels_last_3d, contiguous_format
@@ -25,7 +25,7 @@ from calque.functional.options import written
 from calque.nn.functional.checks import channels_last, require_dtype
 from calque.nn.functional.current import current, there
 from calque.nn.functional.rows import Dims, total, wide
-from calque.nn.gradient import Saved, with_gradient
+from calque.nn.gradient import Saved, formula, with_gradient
 from calque.record.recorder import local
 from calque.tensor import Tensor
 
@@ -149,7 +149,7 @@ class _Channels:
         return y  # type: ignore[no-any-return]
 
 
-_checked = Cache("layers that normalise", 800, 1 / 512)  # (layouts, normalised shape, eps) -> kernel of operands that fit
+_checked = Cache("layers that normalise", 800, 1 / 512)  # (layouts, normalised shape, eps) -> (forward, rule of the gradient) of operands that fit
 
 
 def _trailing(op: str, input: Tensor, normalized_shape: Sequence[int], weight: Any, bias: Any) -> tuple[Dims, Dims, Dims]:
@@ -184,13 +184,15 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | 
     key: Any = None
     if local.state.trace.eager and eps.__class__ is float and isinstance(normalized_shape, tuple):  # no size is a symbol there
         key = input._layout, normalized_shape, None if weight is None else weight._layout, None if bias is None else bias._layout, eps
-    kernel = None if key is None else _checked.get(key)
-    if kernel is None:
+    known: Any = None if key is None else _checked.get(key)
+    if known is None:
         _, dims, lead = _trailing("layer_norm", input, normalized_shape, weight, bias)
         kernel = _Kernel(tuple(input._layout.shape), dims, lead, eps)
+        known = kernel.forward, kernel.backward
         if key is not None:
-            _checked.keep(key, kernel)
-    return with_gradient("NativeLayerNormBackward0", kernel.forward, kernel.backward, (row_major(input), weight, bias))  # type: ignore[no-any-return]
+            known = _checked.keep(key, (kernel.forward, formula(*known)))
+    forward, rule = known
+    return with_gradient("NativeLayerNormBackward0", forward, rule, (row_major(input), weight, bias))  # type: ignore[no-any-return]
 
 
 @public(method=False, of="calque nn.functional")
@@ -200,10 +202,17 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | No
     kind = input._layout.dtype
     small = eps if eps is not None else {"float64": 2.220446049250313e-16}.get(kind.compute.name, 1.1920928955078125e-07)
     count = prod(input._layout.shape[d] for d in dims) * 1.0
+    forward, rule = _rms(dims, lead, float(small), count, kind)
+    return with_gradient("RmsNormBackward0", forward, rule, (row_major(input), weight))  # type: ignore[no-any-return]
+
+
+@memoised("formulas of rms_norm", 1500, 1 / 2048)
+def _rms(dims: Dims, lead: Dims, small: float, count: float, kind: DType) -> tuple[Any, Any]:
+    """(forward, rule of the gradient)."""
 
     def forward(x: Tensor, w: Any) -> tuple[Any, ...]:
         x = wide(x)
-        scale = T.rsqrt(total(x * x, dims) / count + float(small))
+        scale = T.rsqrt(total(x * x, dims) / count + small)
         y = x * scale
         return cast(y if w is None else y * wide(w), kind), scale
 
@@ -218,7 +227,7 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | No
             gw = cast(total(g * normal, lead, False), w._layout.dtype)
         return gx, gw
 
-    return with_gradient("RmsNormBackward0", forward, backward, (row_major(input), weight))  # type: ignore[no-any-return]
+    return forward, formula(forward, backward)
 
 
 _BY_CHANNELS = {4: channels_last_format, 5: channels_last_3d}  # orders in memory that a result has too
