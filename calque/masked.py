@@ -16,6 +16,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import normalize_dim
 from calque.functional.blame import framed
 from calque.functional.common import cast, dtype_of
+from calque.functional.formats import owned
 from calque.functional.kinds import is_int
 from calque.functional.reductions import vector_norm
 from calque.nn.functional.softmax import log_softmax as _log_softmax
@@ -79,7 +80,7 @@ def sum(input: Tensor, dim: Dims = None, *, keepdim: bool = False, dtype: Any = 
     """Sum over dims (default: all) of the elements that count, 0 of none: (*) -> (*). Integers give int64."""
     x = cast(input, _summed(input, dtype))
     dims = _dims("sum", x, dim)
-    return T.sum(_filled("sum", x, mask, 0), dims, keepdim) if dims else _filled("sum", x, mask, 0)
+    return T.sum(_filled("sum", x, mask, 0), dims, keepdim) if dims else owned(_filled("sum", x, mask, 0), input)
 
 
 def prod(input: Tensor, dim: Dims = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Tensor:
@@ -89,7 +90,7 @@ def prod(input: Tensor, dim: Dims = None, *, keepdim: bool = False, dtype: Any =
     result = _filled("prod", x, mask, 1)
     for d in sorted(dims, reverse=True):
         result = T.prod(result, d, keepdim)
-    return result
+    return owned(result, input)
 
 
 def cumsum(input: Tensor, dim: int, *, dtype: Any = None, mask: Tensor | None = None) -> Tensor:

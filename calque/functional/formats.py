@@ -129,6 +129,12 @@ def clone(input: Tensor, memory_format: Any = None) -> Tensor:
     return converted("clone", input, input._layout.dtype, memory_format, copy=True)
 
 
+def owned(result: Tensor, input: Tensor) -> Tensor:
+    """`result`, in memory of its own where it is `input` or a view of it: of a function that computes something else for other arguments, a write to
+    what it gives must not reach what it was given."""
+    return clone(result, contiguous_format) if result._storage is input._storage else result
+
+
 @public()
 def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
     """The tensor itself if its elements lie in row-major order (or in a format), else a copy in that order.

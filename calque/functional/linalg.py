@@ -18,6 +18,7 @@ from calque.functional.arithmetic import Binary, add, mul
 from calque.functional.common import cast, is_number, is_tensor, linked, method, prim, require_operands, result_dtype
 from calque.functional.complex import conj
 from calque.functional.declared import public
+from calque.functional.formats import clone
 from calque.functional.options import fill_number
 from calque.functional.placing import beside_input
 from calque.functional.precision import full_precision, lower_precision
@@ -400,7 +401,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
         if m._layout.ndim != 2:
             raise ShapeError(f"[chain_matmul] expected matrices, got shape {_shape(m)}; use matmul for other shapes")
     if len(matrices) == 1:
-        return matrices[0]
+        return clone(matrices[0])
     sizes = [_shape(m)[0] for m in matrices] + [_shape(matrices[-1])[1]]
     count = len(matrices)
     cost = {(i, i): (0, i) for i in range(count)}
@@ -443,7 +444,7 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
         power >>= 1
         if power:
             base = _matmul(base, base)
-    return linked(identity_like(input), input) if result is None else result
+    return linked(identity_like(input), input) if result is None else clone(input) if n == 1 else result
 
 
 @public()

@@ -136,6 +136,8 @@ def sum_to_size(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     shape = int_tuple("sum_to_size", sizes if size is None else (size,))
     own = tuple(input._layout.shape)
     if own == shape:
+        if not own:  # a sum, of one element
+            return sum(input)
         return cast(input, dt.int64) if input._layout.dtype is dt.bool_ else input
     try:
         fits = broadcast_shapes(shape, own) == own

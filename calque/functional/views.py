@@ -475,11 +475,11 @@ def broadcast_to(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
 
 @public(method=False)
 def broadcast_tensors(*tensors: Tensors) -> tuple[Tensor, ...]:
-    """All tensors expanded to their common shape."""
+    """All tensors expanded to their common shape; one that has it already is given as it is."""
     if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
         tensors = tuple(tensors[0])
     shape = broadcast_shapes(*(tuple(x._layout.shape) for x in tensors), op="broadcast_tensors")
-    return tuple(expand(x, shape) for x in tensors)
+    return tuple(x if tuple(x._layout.shape) == shape else expand(x, shape) for x in tensors)
 
 
 # ------------------------------------------------------------------------------------------------ copies and handles

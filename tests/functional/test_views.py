@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 import calque
+from calque import nn
 from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError
+from calque.nn import functional as F
 
 
 def test_snippets_of_the_sources() -> None:
@@ -176,3 +180,51 @@ def test_shapes_are_joined_with_tuples_and_computed_with_arrays() -> None:
             wrong()
     with pytest.raises(TypeError):
         size * 2.0
+
+
+IMAGE, MATRIX, NUMBER = (1, 4, 2, 2), (3, 3), ()
+COPIES: list[tuple[tuple[int, ...], Callable[[calque.Tensor], calque.Tensor]]] = [
+    (IMAGE, lambda x: F.pad(x, (-1, 0))), (IMAGE, lambda x: F.pad(x, (0, 0))), (IMAGE, lambda x: F.pad(x, (0, 0, 0, 0), "reflect")),
+    (IMAGE, lambda x: F.pad(x, (0, 0, 0, 0), "replicate")), (IMAGE, lambda x: F.pad(x, (0, 0, 0, 0), "circular")),
+    (IMAGE, lambda x: F.interpolate(x, size=2)), (IMAGE, lambda x: F.interpolate(x, scale_factor=1.0, mode="nearest-exact")),
+    (IMAGE, lambda x: F.pixel_shuffle(x, 1)), (IMAGE, lambda x: F.pixel_unshuffle(x, 1)), (IMAGE, lambda x: F.pixel_unshuffle(x, 2)),
+    (IMAGE, lambda x: F.channel_shuffle(x, 1)), (IMAGE, lambda x: F.channel_shuffle(x, 4)), (IMAGE, nn.Upsample(scale_factor=1)),
+    ((1, 4, 1, 1), lambda x: F.pixel_shuffle(x, 2)), (IMAGE, nn.ReflectionPad2d(0)), (MATRIX, lambda x: calque.linalg.matrix_power(x, 1)),
+    (MATRIX, lambda x: calque.chain_matmul(x)), (NUMBER, lambda x: calque.masked.sum(x)), (NUMBER, lambda x: calque.masked.prod(x, 0)),
+    (NUMBER, lambda x: x.sum_to_size(())),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape, function", COPIES)
+def test_a_write_to_what_happens_to_be_the_same_does_not_reach_the_argument(
+    shape: tuple[int, ...], function: Callable[[calque.Tensor], calque.Tensor]
+) -> None:
+    x = calque.randn(shape)
+    before = x.clone()
+    result = function(x)
+    result.add_(1)
+    assert calque.equal(x, before)
+    y = x[None].expand(2, *shape).clone()  # in every slice of a batch, too
+    before = y.clone()
+    calque.vmap(lambda s: function(s).add_(1))(y)
+    assert calque.equal(y, before)
+    leaf = x.clone().requires_grad_()
+    function(leaf).add_(1).sum().backward()
+    assert leaf.grad is not None and leaf.grad.abs().sum().item() > 0
+
+
+def test_tensors_of_the_common_shape_are_given_as_they_are() -> None:
+    x, y = calque.zeros(3, requires_grad=True), calque.ones(2, 3)
+    a, b = calque.broadcast_tensors(x, y)
+    assert b is y and a.shape == (2, 3) and a is not x
+    assert calque.broadcast_tensors(x, x.detach())[0] is x
+    normal = calque.distributions.Normal(x, calque.ones(3))
+    normal.log_prob(y).sum().backward()
+    assert normal.loc is x and x.grad is not None, "a parameter of a distribution is the leaf that it was made of"
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
+def test_padding_that_takes_more_than_there_is(mode: str) -> None:
+    with pytest.raises(RuntimeError, match=r"\[pad\] The input size 3, plus negative padding -2 and -2, is negative"):
+        F.pad(calque.zeros(1, 1, 2, 3), (-2, -2, 0, 0), mode)
+    assert F.pad(calque.zeros(1, 1, 2, 3), (-1, -2, 0, 0), mode).shape == (1, 1, 2, 0)

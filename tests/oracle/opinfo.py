@@ -28,6 +28,7 @@ import torch
 import calque
 
 TOLERANCES = {"float64": (1e-6, 1e-8), "float32": (2e-4, 2e-5), "float16": (4e-3, 2e-3), "bfloat16": (3e-2, 2e-2)}
+OWN_MEMORY = {"unsafe_chunk", "unsafe_split", "histogramdd"}  # whose parts are copies here, not views that nobody knows of
 SECONDS = 60
 SAMPLES = 6
 
@@ -164,6 +165,27 @@ def difference(got: Any, expected: Any, random: bool) -> str:
     return ""
 
 
+def sharing(result: Any, arguments: Any) -> list[list[int]]:
+    """For each tensor of a result the arguments whose memory it lies in."""
+    given = list(_tensors(arguments))
+    return [[k for k, x in enumerate(given) if _memory(x) is not None and _memory(x) == _memory(part)] for part in flat(result) if is_tensor(part)]
+
+
+def _tensors(x: Any) -> Iterator[Any]:
+    if is_tensor(x):
+        yield x
+    elif isinstance(x, (tuple, list, dict)):
+        for v in x.values() if isinstance(x, dict) else x:
+            yield from _tensors(v)
+
+
+def _memory(x: Any) -> int | None:
+    """What two tensors in one memory have in common; None of one without elements or of several memories."""
+    if not x.numel() or x.is_sparse or str(x.layout) != "torch.strided":
+        return None
+    return id(x._storage) if isinstance(x, calque.Tensor) else x.untyped_storage().data_ptr()
+
+
 def _same_number(a: Any, b: Any, random: bool) -> bool:
     if random and isinstance(b, (int, float)):
         return type(a) is type(b)
@@ -278,6 +300,8 @@ def run_sample(entry: Any, sample: Any, reference: Callable[..., Any], call: Cal
     expected = reference(sample.input, *sample.args, **sample.kwargs)
     got = call(mine[0], *mine[1], **mine[2])
     text = difference(got, expected, random)
+    if not text and entry.name not in OWN_MEMORY and (a := sharing(got, mine)) != (b := sharing(expected, arguments)):
+        text = f"memory: expected results in that of the arguments {b}, got {a}"
     if text or not gradients or not theirs or random:
         return text
     try:

@@ -14,6 +14,7 @@ from calque.base.shapes import contiguous_strides
 from calque.base.text import shown
 from calque.functional.common import prim
 from calque.functional.declared import public
+from calque.functional.formats import owned
 from calque.functional.options import filled
 from calque.functional.precision import widened
 from calque.nn.functional.rows import kinked
@@ -42,13 +43,12 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     if value:
         raise ArgumentError(f"[pad] Padding mode {shown(mode)} doesn't take in value argument, got {value}")
     _check_image(mode, tuple(input._layout.shape), sides)
-    if mode != "circular":
-        input = kinked(widened(input))
+    padded = input if mode == "circular" else kinked(widened(input))
     for d, (before, after) in sorted(pairs.items(), reverse=True):
         if before or after:
-            index = _INDEX[mode](input._layout.shape[d], before, after)
-            input = prim("index_select", input, upload_known(index, dt.int64), d)
-    return input
+            index = _INDEX[mode](padded._layout.shape[d], before, after)
+            padded = prim("index_select", padded, upload_known(index, dt.int64), d)
+    return owned(padded, input)
 
 
 def _check_image(mode: str, shape: tuple[int, ...], sides: list[int]) -> None:
@@ -69,13 +69,10 @@ def _check_image(mode: str, shape: tuple[int, ...], sides: list[int]) -> None:
 def _constant(x: Tensor, pairs: dict[int, tuple[int, int]], value: float) -> Tensor:
     for d, (before, after) in pairs.items():
         if before < 0 or after < 0:
-            length = x._layout.shape[d] + min(before, 0) + min(after, 0)
-            if length < 0:
-                raise ShapeError(f"[pad] The input size {x._layout.shape[d]}, plus negative padding {before} and {after}, is negative (dim {d})")
-            x = T.narrow(x, d, max(-before, 0), length)
+            x = T.narrow(x, d, max(-before, 0), _left(x._layout.shape[d], min(before, 0), min(after, 0)))
     grown = {d: (max(b, 0), max(a, 0)) for d, (b, a) in pairs.items()}
     if not any(b or a for b, a in grown.values()):
-        return x if any(b < 0 or a < 0 for b, a in pairs.values()) else T.clone(x)
+        return T.clone(x)
     shape = tuple(x._layout.shape)
     target = tuple(n + sum(grown.get(d, (0, 0))) for d, n in enumerate(shape))
     strides = contiguous_strides(target)
@@ -105,9 +102,15 @@ def _circular(n: int, before: int, after: int) -> Any:
     return _cropped(np.pad(np.arange(n), (max(before, 0), max(after, 0)), mode="wrap"), before, after)
 
 
+def _left(size: int, before: int, after: int) -> int:
+    if size + before + after < 0:
+        raise ShapeError(f"[pad] The input size {size}, plus negative padding {before} and {after}, is negative")
+    return size + before + after
+
+
 def _cropped(index: Any, before: int, after: int) -> Any:
-    stop = len(index) + min(after, 0)
-    return np.ascontiguousarray(index[max(-before, 0) : stop])
+    start = max(-before, 0)
+    return np.ascontiguousarray(index[start : start + _left(len(index), min(before, 0), min(after, 0))])
 
 
 _INDEX = {"reflect": _reflect, "replicate": _replicate, "circular": _circular}

@@ -16,6 +16,7 @@ from calque.base.shapes import contiguous_strides, listed, whole
 from calque.base.text import shown
 from calque.functional.common import cast, prim, require_dims, require_real
 from calque.functional.declared import public
+from calque.functional.formats import owned
 from calque.functional.precision import as_given
 from calque.nn.functional.conv import sizes
 from calque.nn.functional.current import current
@@ -101,7 +102,7 @@ def _nearest(x: Tensor, out: list[int], scales: list[Any], exact: bool) -> Tenso
         factors = [o // n for o, n in zip(out, shape[2:], strict=True)]
         spaced = (*shape[:2], *(v for n in shape[2:] for v in (n, 1)))
         target = (*shape[:2], *(v for n, f in zip(shape[2:], factors, strict=True) for v in (n, f)))
-        return T.reshape(T.expand(T.reshape(x, spaced), target), (*shape[:2], *out))
+        return owned(T.reshape(T.expand(T.reshape(x, spaced), target), (*shape[:2], *out)), x)
     for d, (n, o, s) in enumerate(zip(shape[2:], out, scales, strict=True), start=2):
         x = prim("index_select", x, upload_known(_nearest_index(n, o, s, exact), dt.int64, s), d)
     return x
@@ -221,7 +222,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     n, c = len(lead), channels // (r * r)
     split = T.reshape(input, (*lead, c, r, r, height, width))
     moved = T.permute(split, (*range(n), n, n + 3, n + 1, n + 4, n + 2))
-    return T.reshape(moved, (*lead, c, height * r, width * r))
+    return owned(T.reshape(moved, (*lead, c, height * r, width * r)), input)
 
 
 @public(method=False, of="calque nn.functional")
@@ -235,7 +236,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     n = len(lead)
     split = T.reshape(input, (*lead, channels, height // r, r, width // r, r))
     moved = T.permute(split, (*range(n), n, n + 2, n + 4, n + 1, n + 3))
-    return T.reshape(moved, (*lead, channels * r * r, height // r, width // r))
+    return owned(T.reshape(moved, (*lead, channels * r * r, height // r, width // r)), input)
 
 
 @public(method=False, of="calque nn.functional")
@@ -247,7 +248,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     if groups < 1 or channels % groups:
         raise ShapeError(f"[channel_shuffle] Number of channels must be divisible by groups. Got {channels} channels and {groups} groups.")
     split = T.reshape(input, (batch, groups, channels // groups, *rest))
-    return T.reshape(T.transpose(split, 1, 2), (batch, channels, *rest))
+    return owned(T.reshape(T.transpose(split, 1, 2), (batch, channels, *rest)), input)
 
 
 def _columns(op: str, hw: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> tuple[Any, ...]:
