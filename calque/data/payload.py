@@ -269,7 +269,7 @@ def _how_to_find_main(names: set[str]) -> tuple[str, str]:
             "into a module, or use multiprocessing_context='thread'"
         )
     guarded, known = guarded_names(path)
-    if guarded and (hidden := sorted(name for name in names - known if not known & {"*"})):
+    if guarded and (hidden := sorted(names - known)):
         raise Unsendable(
             f"[DataLoader] expected {hidden[0]} at the top of {path}, got it inside of `if __name__ == ...` or of something else that a worker does "
             f"not run; move it "
@@ -287,7 +287,8 @@ def _how_to_find_main(names: set[str]) -> tuple[str, str]:
 
 
 def guarded_names(path: str) -> tuple[bool, set[str]]:
-    """Whether a program looks at `__name__` before it begins to work, and the names that are there without that ("*": of another module)."""
+    """Whether a program looks at `__name__` before it begins to work, and the names that are there without that. What comes from another module by
+    `import *` is not among them: it is found in that module."""
     try:
         with open(path, "rb") as file:
             body = ast.parse(file.read()).body

@@ -411,9 +411,10 @@ def test_a_program_without_a_guard(tmp_path: Path) -> None:
     assert "expected a guard in" in words and 'if __name__ == "__main__":' in words and words.count("Traceback") == 1, words
 
 
-def test_a_class_behind_the_guard(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", ["import math", "from math import *"])
+def test_a_class_behind_the_guard(tmp_path: Path, line: str) -> None:
     path = tmp_path / "program.py"
-    path.write_text("""
+    path.write_text(f"{line}\n" """
 from calque.data import DataLoader, Dataset
 if __name__ == "__main__":
     class Data(Dataset):
