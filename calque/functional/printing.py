@@ -169,7 +169,8 @@ def _block(values: Array, indent: int, summary: bool, form: _Format | _ComplexFo
     return "[" + ("," + "\n" * (values.ndim - 1) + " " * (indent + 1)).join(shown) + "]"
 
 
-def _contents(t: Tensor, indent: int) -> str:
+def contents(t: Tensor, indent: int) -> str:
+    """The numbers of a tensor in brackets, the first of which stands behind `indent` characters."""
     if not t._layout.numel:
         return "[]"
     values = read(t, "print")
@@ -204,7 +205,7 @@ def _suffixes(t: Tensor, default_dtypes: tuple[dt.DType, ...]) -> list[str]:
     return found
 
 
-def _closed(text: str, suffixes: list[str], indent: int, force_newline: bool = False) -> str:
+def closed(text: str, suffixes: list[str], indent: int, force_newline: bool = False) -> str:
     """`text`, the suffixes behind it as long as the line lasts, and a bracket."""
     length = len(text) - text.rfind("\n") + 1
     for suffix in suffixes:
@@ -227,10 +228,10 @@ def tensor_text(t: Tensor, name: str = "tensor") -> str:
     if t._layout.device is META:
         text, usual = "...", (default,)
     elif t._layout.numel == 0:
-        text, usual = _contents(t, indent), (default,)
+        text, usual = contents(t, indent), (default,)
     else:
-        text, usual = _contents(t, indent), (default, dt.default_complex(), dt.int64, dt.bool_)
-    return _closed(prefix + text, _suffixes(t, usual), indent)
+        text, usual = contents(t, indent), (default, dt.default_complex(), dt.int64, dt.bool_)
+    return closed(prefix + text, _suffixes(t, usual), indent)
 
 
 @method("__repr__", "__str__")

@@ -237,3 +237,16 @@ def test_a_size_alone_is_a_tensor_without_elements() -> None:
     for indices, size in ((calque.zeros(2, 1), (5, 3)), (None, None)):
         with pytest.raises(TypeError, match="expected indices and values, or a size alone"):
             calque.sparse_coo_tensor(indices, size=size)
+
+
+def test_long_parts_wrap_where_the_line_ends() -> None:
+    x = calque.sparse_coo_tensor(calque.arange(20).view(1, 20), calque.arange(20.0) / 7, (20,))
+    assert max(len(line) for line in repr(x).split("\n")) <= 80
+    assert repr(x).split("\n")[:4] == [
+        "tensor(indices=tensor([[ 0,  1,  2,  3,  4,  5,  6,  7,  8,  9, 10, 11, 12, 13,",
+        "                        14, 15, 16, 17, 18, 19]]),",
+        "       values=tensor([0.0000, 0.1429, 0.2857, 0.4286, 0.5714, 0.7143, 0.8571,",
+        "                      1.0000, 1.1429, 1.2857, 1.4286, 1.5714, 1.7143, 1.8571,",
+    ]
+    assert repr(calque.ones(1, 1).to_sparse_csr()).endswith("values=tensor([1.]), size=(1, 1), nnz=1, layout=torch.sparse_csr)")
+    assert repr(calque.sparse_coo_tensor([[0]], [1j], (1,))).endswith("values=tensor([0.+1.j]),\n       size=(1,), nnz=1, layout=torch.sparse_coo)")

@@ -25,6 +25,8 @@ CALLS = (
     "torch.zeros_like(s)", "torch.ones_like(s)", "s.abs()", "c.t()", "c*2", "c+c", "c@torch.ones(3,2)", "c.sum()", "c[0]",
     "c.transpose(0,1).to_dense()", "s.index_select(0,torch.tensor([1]))", "u.index_select(1,torch.tensor([0,0,1])).to_dense()",
     "s.select(0,1)", "u.select(0,1)", "h.select(0,1)", "h.select(1,1)", "c.to_sparse()", "s.T", "c.abs()", "c.to(torch.float64)",
+    "torch.eye(40).to_sparse()", "torch.eye(40).to_sparse_csr()", "torch.eye(40, dtype=torch.float64).to_sparse_csc()",
+    "torch.sparse_coo_tensor([[0, 1]], [1 + 2j, 3])",
     "torch.sparse.sum(s)", "torch.sparse.sum(s,dim=0)", "torch.sparse.sum(s,dim=(0,1))", "torch.sparse.sum(h,dim=1)",
     "torch.sparse.sum(h,dim=0)", "s.permute(1,0)", "s.pow(2)", "s**2", "s.sqrt()", "len(s)", "s.dim()", "list(s)", "s.is_sparse",
     "c.is_sparse", "s.is_sparse_csr", "c.is_sparse_csr", "s.layout", "s.dense_dim(), s.sparse_dim()", "h.dense_dim(), h.sparse_dim()",

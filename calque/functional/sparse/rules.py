@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Sequence
 from operator import index as as_int
 from typing import Any
@@ -16,6 +15,7 @@ from calque.base.errors import ArgumentError, DTypeError, NotDense, OutOfRangeEr
 from calque.base.layout import strided
 from calque.base.shapes import normalize_dim
 from calque.functional.common import cast, dtype_of, is_scalar, is_tensor, prim
+from calque.functional.printing import closed, contents
 from calque.functional.sparse.tensor import (
     LAYOUTS,
     RULES,
@@ -567,24 +567,20 @@ RULES["stride"] = lambda input, dim=None: (0,) * len(input._extent) if dim is No
 def text(input: SparseTensor) -> str:
     """As PyTorch prints it."""
 
-    def indented(name: str, part: Tensor) -> str:
-        lines = re.sub(r", dtype=torch\.\w+\)$", ")", f"{name}={part!r}").split("\n")
-        return "\n".join([lines[0], *(" " * (len(name) + 8) * bool(line.strip()) + line for line in lines[1:])])
+    def part(name: str, x: Tensor) -> str:
+        prefix, empty = f"{name}=tensor(", "" if x._layout.numel else f", size={tuple(x._layout.shape)}"
+        return f"{prefix}{contents(x, indent + len(prefix))}{empty})"
 
-    plain = input._elements.detach()  # type: ignore[attr-defined]
-    size, count = f"size={tuple(input._extent)}", f"nnz={input.count}"
-    kind = "" if plain._layout.dtype in (dt.get_default_dtype(), dt.int64, dt.bool_) else f", dtype={plain._layout.dtype!r}"
-    history = f",\n       grad_fn=<{input._grad_fn.name()}>" if input._grad_fn is not None else ", requires_grad=True" if input._requires_grad else ""
-    if input._kind == "coo":
-        parts = [_empty_size(indented("indices", input._index[0]), input._index[0]), _empty_size(indented("values", plain), plain)]
-        return f"tensor({(',' + chr(10) + '       ').join(parts)},\n       {size}, {count}{kind}, layout={input.layout}{history})"
-    names = ("crow_indices", "col_indices") if input._kind == "csr" else ("ccol_indices", "row_indices")
-    parts = [indented(name, part) for name, part in zip(names, input._index, strict=True)]
-    joined = ",\n       ".join([*parts, indented("values", plain)])
-    return f"tensor({joined}, {size}, {count}{kind},\n       layout={input.layout}{history})"
-
-
-def _empty_size(text: str, part: Tensor) -> str:
-    """An empty tensor shows its size, also where that is (0)."""
-    return text if part._layout.numel or "size=" in text else text[:-1] + f", size={tuple(part._layout.shape)})"
-
+    prefix, plain = "tensor(", input._elements.detach()  # type: ignore[attr-defined]
+    indent, dtype = len(prefix), plain._layout.dtype
+    names = {"coo": ("indices",), "csr": ("crow_indices", "col_indices"), "csc": ("ccol_indices", "row_indices")}[input._kind]
+    parts = [part(name, x) for name, x in (*zip(names, input._index, strict=True), ("values", plain))]
+    suffixes = [f"size={tuple(input._extent)}", f"nnz={input.count}"]
+    if dtype not in (dt.get_default_dtype(), dt.default_complex(), dt.int64, dt.bool_):
+        suffixes.append(f"dtype={dtype!r}")
+    suffixes.append(f"layout={input.layout}")
+    if input._grad_fn is not None:
+        suffixes.append(f"grad_fn=<{input._grad_fn.name()}>")
+    elif input._requires_grad:
+        suffixes.append("requires_grad=True")
+    return closed(prefix + (",\n" + " " * indent).join(parts), suffixes, indent, force_newline=input._kind == "coo")
