@@ -12,7 +12,7 @@ import functools
 import importlib
 import importlib.util
 import sys
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import calque
@@ -189,7 +189,8 @@ class Face(ModuleType):
             if name.startswith("__"):
                 raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name)
             raise refusal(self.__name__, name, _listed(self.__name__))
-        super().__setattr__(name, found)
+        if found.__class__ is not FunctionType or "_records" not in found.__dict__:  # what stands there while `fx` traces stays for no longer
+            super().__setattr__(name, found)
         return found
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -149,3 +149,17 @@ def test_it_is_refused_where_pytorch_is_loaded(tmp_path: Path) -> None:
     text += "try:\n    calque.install_as_torch()\nexcept ImportError as e:\n    print(e)\n"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
     assert done.stdout.startswith("[install_as_torch] expected that no torch is loaded yet, got "), done.stderr
+
+
+def test_functions_that_a_trace_is_the_first_to_look_up_are_themselves(tmp_path: Path) -> None:
+    """Passes over graphs compare targets with the functions of `torch`."""
+    path = program(tmp_path, """
+import torch, torch.nn.functional as F
+graph = torch.fx.symbolic_trace(lambda x: torch.sigmoid(F.gelu(F.relu(x)))).graph
+print([node.target in (F.relu, F.gelu, torch.sigmoid) for node in graph.nodes if node.op == "call_function"])
+import torch.special
+again = torch.fx.symbolic_trace(lambda x: torch.special.expit(F.relu(x))).graph
+print([node.target in (F.relu, torch.special.expit) for node in again.nodes if node.op == "call_function"], hasattr(F.relu, "_records"))
+""")
+    done = run("run", path)
+    assert done.stdout.splitlines() == ["[True, True, True]", "[True, True] False"], done.stdout + done.stderr
