@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import calque
+from calque import nn
 from calque.autograd import engine
 from calque.base.errors import AutogradError
 
@@ -545,3 +546,16 @@ def test_leaves_have_gradients_of_their_own_that_can_be_differentiated() -> None
     assert again.tolist() == [2, 2]
     y.grad.detach_()
     assert not y.grad.requires_grad
+
+
+def test_hooks_of_leaves_come_behind_all_others() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))
+    seen: list[str] = []
+    for name, layer in net.named_children():
+        layer.register_full_backward_hook(lambda *_, name=name: seen.append(name))
+    for name, p in net.named_parameters():
+        p.register_hook(lambda _, name=name: seen.append(f"gradient {name}"))
+        p.register_post_accumulate_grad_hook(lambda _, name=name: seen.append(f"grad {name}"))
+    net(calque.ones(1, 2, requires_grad=True)).sum().backward()
+    leaves = [word for name in ("2.bias", "2.weight", "0.bias", "0.weight") for word in (f"gradient {name}", f"grad {name}")]
+    assert seen == ["2", "1", "0", *leaves]

@@ -116,8 +116,10 @@ def test_vectors() -> None:
     net = nn.Linear(2, 3)
     v = nn.utils.parameters_to_vector(net.parameters())
     assert v.shape == (9,)
-    nn.utils.vector_to_parameters(calque.arange(9.0), net.parameters())
-    assert net.bias.tolist() == [6, 7, 8]
+    given = calque.arange(9.0)
+    nn.utils.vector_to_parameters(given, net.parameters())
+    given.zero_()
+    assert net.bias.tolist() == [6, 7, 8], "they are copies"
     with pytest.raises(ShapeError, match="expected a vector of 9 elements, got 4"):
         nn.utils.vector_to_parameters(calque.zeros(4), net.parameters())
 
