@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import weakref
@@ -34,6 +35,8 @@ class FunctionCtx:
     def __init__(self) -> None:
         self._to_save: tuple[Any, ...] = ()
         self._sparse: dict[int, Any] = {}  # saved tensors by position, of which the graph keeps the values
+        self._to_move: tuple[Any, ...] | None = None
+        self._moving = False  # whether it is `jvp` that runs
         self._places: list[int | None] = []  # which argument each saved tensor is
         self._dirty: tuple[Tensor, ...] = ()
         self._fixed: tuple[Tensor, ...] = ()
@@ -42,18 +45,17 @@ class FunctionCtx:
 
     def save_for_backward(self, *tensors: Any) -> None:
         """Keep inputs or outputs (Tensors or None) for `backward`; in-place changes of them are detected there."""
-        for t in tensors:
-            if t is not None and not isinstance(t, Tensor):
-                raise TypeError(
-                    f"[save_for_backward] save_for_backward can only save variables, but argument is of type {type_name(t)}"
-                )
-        self._to_save = tensors
+        self._to_save = _variables("save_for_backward", tensors)
 
-    save_for_forward = save_for_backward
+    def save_for_forward(self, *tensors: Any) -> None:
+        """Keep inputs or outputs (Tensors or None) for `jvp`, where that wants others than `backward`."""
+        self._to_move = _variables("save_for_forward", tensors)
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """The tensors given to `save_for_backward`."""
+        """The tensors given to `save_for_backward`; in `jvp` those given to `save_for_forward`, if there are some."""
+        if self._to_move is not None and self._moving:
+            return self._to_move
         node = self._node() if self._node is not None else None
         if node is None:
             return self._to_save
@@ -68,6 +70,28 @@ class FunctionCtx:
             return tuple(restored)
         return tuple([t if k is None else with_history(t, node.next[k]) for t, k in zip(restored, self._places, strict=True)])
 
+    def moved(self, meant: Sequence[tuple[Any, Any]]) -> FunctionCtx:
+        """What `forward` has left for a pass on a level above, where `backward` sees what moves. `meant`: (tensor of this level, the one above that
+        stands for it)."""
+        again = copy.copy(self)
+
+        def above(t: Tensor | None) -> Any:
+            if t is None or hasattr(t, "_elements"):
+                return t
+            return next((x for p, x in meant if isinstance(p, Tensor) and p._storage is t._storage and p._layout == t._layout), t)
+
+        again._to_save, again._fixed, again._dirty = tuple(map(above, self.saved_tensors)), tuple(map(above, self._fixed)), ()
+        again._node, again._sparse, again._to_move = None, {}, None
+        return again
+
+    def tangents(self, function: type[Function], given: Sequence[Any]) -> Any:
+        """What `jvp` of the function says."""
+        self._moving = True
+        try:
+            return function.jvp(self, *given)
+        finally:
+            self._moving, self._to_move = False, None
+
     def mark_dirty(self, *tensors: Tensor) -> None:
         """Declare inputs that `forward` changed in place and returns."""
         self._dirty = tensors
@@ -79,6 +103,13 @@ class FunctionCtx:
     def set_materialize_grads(self, value: bool) -> None:
         """Whether `backward` gets zeros (True, the default) or None for outputs that nobody used."""
         self._materialize = bool(value)
+
+
+def _variables(op: str, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    for t in tensors:
+        if t is not None and not isinstance(t, Tensor):
+            raise TypeError(f"[{op}] {op} can only save variables, but argument is of type {type_name(t)}")
+    return tensors
 
 
 def _restored(t: Tensor) -> Any:
@@ -189,6 +220,13 @@ class Function:
             if differentiable:
                 _attach_history(cls, ctx, args, outputs)
         return tuple(outputs) if isinstance(result, (tuple, list)) else outputs[0], ctx
+
+    @classmethod
+    def _attach(cls, ctx: FunctionCtx, args: tuple[Any, ...], outputs: list[Any]) -> None:
+        """Give outputs, which `forward` has made on another level, a history of this one."""
+        ctx.needs_input_grad = tuple(isinstance(a, Tensor) and a._requires_grad for a in args)
+        with plainly():
+            _attach_history(cls, ctx, args, outputs)
 
 
 def _with_defaults(forward: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:

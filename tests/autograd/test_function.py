@@ -433,3 +433,45 @@ def test_sparse_tensors_are_arguments_and_are_saved() -> None:
         out.sum().backward()
     with pytest.raises(NotDense, match="Product"):
         Product.apply(matrix.clone().requires_grad_(), dense)
+
+
+class Both(calque.autograd.Function):
+    """(exp(x) y, x y), which keeps its tensors in another order for each mode."""
+
+    @staticmethod
+    def forward(x: calque.Tensor, y: calque.Tensor) -> tuple[calque.Tensor, calque.Tensor]:
+        return x.exp() * y, x * y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(output[0], inputs[1], inputs[0])
+        ctx.save_for_forward(inputs[1], inputs[0], output[0])
+
+    @staticmethod
+    def backward(ctx: Any, g: calque.Tensor, h: calque.Tensor) -> tuple[calque.Tensor, calque.Tensor]:
+        e, y, x = ctx.saved_tensors
+        return g * e + h * y, g * e / y + h * x
+
+    @staticmethod
+    def jvp(ctx: Any, tx: calque.Tensor, ty: calque.Tensor) -> tuple[calque.Tensor, calque.Tensor]:
+        y, x, e = ctx.saved_tensors
+        return e * tx + x.exp() * ty, tx * y + x * ty
+
+
+def test_forward_over_reverse_mode_through_a_function_with_a_jvp() -> None:
+    """`backward` sees what moves, too: the tangents of its gradients were zeros."""
+    own = lambda a, b: (Both.apply(a, b)[0] * Both.apply(a * b, b)[1]).sum()  # noqa: E731
+    plain = lambda a, b: (a.exp() * b * (a * b * b)).sum()  # noqa: E731
+    x, y = calque.tensor([1.0, 0.5]), calque.tensor([2.0, 3.0])
+    f = calque.func
+    for derivative in (
+        lambda g: f.grad(g)(x, y), lambda g: f.hessian(g)(x, y), lambda g: f.jacfwd(f.grad(g))(x, y), lambda g: f.jacrev(f.jacfwd(g))(x, y),
+        lambda g: f.jvp(lambda a: f.grad(g, 1)(a, y), (x,), (y,))[1], lambda g: f.jacfwd(f.jacfwd(g))(x, y), lambda g: f.jvp(g, (x, y), (y, x))[1],
+        lambda g: f.vmap(lambda a: f.jvp(lambda q: f.grad(g)(q, y), (a,), (y,))[1])(calque.stack([x, y])),
+    ):  # fmt: skip
+        calque.testing.assert_close(derivative(own), derivative(plain))
+    with calque.autograd.forward_ad.dual_level():
+        dual = calque.autograd.forward_ad.make_dual(x.clone().requires_grad_(), y)
+        gradient = calque.autograd.grad(own(dual, y), dual, create_graph=True)[0]
+        tangent = calque.autograd.forward_ad.unpack_dual(gradient).tangent
+    calque.testing.assert_close(tangent, f.jvp(lambda a: f.grad(plain)(a, y), (x,), (y,))[1], check_dtype=True)

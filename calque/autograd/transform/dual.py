@@ -195,12 +195,15 @@ class DualFrame(Frame):
         result, ctx = self.below(function._applied, tuple([p for p, _ in pairs]), function.forward)
         if ctx._materialize:  # as gradients that nobody has asked for: zeros, unless the function takes None
             pairs = [(p, self.below(zeros_like, p) if t is None and is_tensor(p) else t) for p, t in pairs]
-        found = self.below(function.jvp, ctx, *[t for _, t in pairs])
+        found = self.below(ctx.tangents, function, [t for _, t in pairs])
         outputs = result if isinstance(result, tuple) else (result,)
         tangents = found if isinstance(found, tuple) else (found,)
         if len(outputs) != len(tangents):
             raise ForwardModeError(f"[{function.__name__}] expected {len(outputs)} tangents from jvp, one per output, got {len(tangents)}")
         made = [self._result(p, t) if is_tensor(p) else p for p, t in zip(outputs, tangents, strict=True)]
+        if local.state.grad and any(is_tensor(x) and x._requires_grad for x in args):
+            meant = [(p, x) for (p, _), x in zip(pairs, args, strict=True)] + list(zip(outputs, made, strict=True))
+            function._attach(self.below(ctx.moved, meant), args, made)
         return tuple(made) if isinstance(result, tuple) else made[0]
 
     def _result(self, value: Tensor, tangent: Tensor | None) -> Tensor:
