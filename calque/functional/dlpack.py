@@ -202,8 +202,8 @@ def _has_bytes(obj: Any) -> bool:
 def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool | None = None) -> Tensor:
     """A tensor of another one, an array, an object with `__dlpack__` or a capsule, bytes, or nested sequences of numbers.
 
-    `copy`: True for memory of its own, False for none whatever happens, None to share memory where dtype and device allow it. The result has the
-    history of a tensor unless `requires_grad` is False.
+    `copy`: True for memory of its own, False for none whatever happens, None to share memory where dtype and device allow it (an array without
+    dims is copied). The result has the history of a tensor unless `requires_grad` is False.
 
     >>> import calque
     >>> calque.asarray(bytearray(b"ab"), dtype=calque.uint8)
@@ -228,7 +228,8 @@ def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | Non
             f"[asarray] can't alias tensor with dtype {source._layout.dtype!r} on {source._layout.device}: expected these for copy=False, got "
             f"{made._layout.dtype!r} on {made._layout.device}; leave copy out"
         )
-    made = clone(made) if copy and made._storage is source._storage else made
+    single = copy is None and isinstance(obj, np.ndarray) and not obj.ndim  # PyTorch copies what is as good as a number
+    made = clone(made) if (copy or single) and made._storage is source._storage else made
     if requires_grad is False and made._grad_fn is not None:
         return detach(made)
     if requires_grad is not None:

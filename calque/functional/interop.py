@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from copy import deepcopy
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.asked import ordinary
 from calque.base.errors import ArgumentError, AutogradError, DTypeError
-from calque.base.layout import dense_layout
-from calque.base.shapes import contiguous_strides
+from calque.base.layout import dense_layout, layout
+from calque.base.shapes import common_order, contiguous_strides, inverse
 from calque.base.text import type_name
 from calque.functional.common import is_tensor, method
 from calque.functional.creation import from_numpy
@@ -23,7 +24,7 @@ from calque.functional.subclasses import instead
 from calque.functional.views import detach, int_tuple
 from calque.record.recorder import local
 from calque.replay.effects import gradients_matter
-from calque.tensor import Tensor, from_array, read, upload, wrap
+from calque.tensor import Tensor, from_array, read, wrap
 
 # ---------------------------------------------------------------------------------------------------------------- NumPy
 
@@ -218,14 +219,20 @@ def set_(input: Tensor, source: Any = (), storage_offset: int = 0, size: Any = N
 # ------------------------------------------------------------------------------------------------------ copy and pickle
 
 
-def _rebuild(values: Any, dtype: dt.DType, shape: tuple[int, ...], requires_grad: bool) -> Tensor:
+def _rebuild(values: Any, dtype: dt.DType, shape: tuple[int, ...], requires_grad: bool, strides: tuple[int, ...] | None = None) -> Tensor:
     flat = np.frombuffer(values, dtype=dtype.np)
-    if flat.flags.writeable and flat.ctypes.data % dtype.itemsize == 0:
-        made = from_array(flat, dense_layout(shape, dtype))  # the unpickler hands the buffer over
-    else:
-        made = upload(flat.reshape(shape), dtype)
+    if not (isinstance(_origin(flat), mmap) and flat.flags.writeable and flat.ctypes.data % dtype.itemsize == 0):
+        flat = flat.copy()  # whoever has given a buffer may have it, or give it again; the memory of our own processes is handed over
+    made = from_array(flat, dense_layout(shape, dtype) if strides is None else layout(shape, strides, 0, dtype))
     made._requires_grad = requires_grad
     return made
+
+
+def _origin(memory: Any) -> Any:
+    """The object whose memory an array or a memoryview shows; None if the array has its own."""
+    while isinstance(memory, (np.ndarray, memoryview)):
+        memory = memory.base if isinstance(memory, np.ndarray) else memory.obj
+    return memory
 
 
 def _of_class(made: Tensor, cls: type) -> Tensor:
@@ -245,9 +252,15 @@ def attributes_of(t: Tensor) -> dict[str, Any]:
 
 @method("__reduce_ex__")
 def _reduce(self: Tensor, protocol: int) -> Any:
-    values: Any = np.ascontiguousarray(read(self, "pickle")).reshape(-1).view(np.uint8)
-    data: Any = pickle.PickleBuffer(values) if protocol >= 5 else values.tobytes()
-    plain = (data, self._layout.dtype, tuple(self._layout.shape), self._requires_grad)
+    found, view = read(self, "pickle"), self._layout
+    order = common_order([(tuple(view.shape), view.strides)])
+    plain: tuple[Any, ...] = (view.dtype, tuple(view.shape), self._requires_grad)
+    if order != tuple(range(view.ndim)):  # in the order of memory, as it comes back
+        found = found.transpose(order)
+        strides = contiguous_strides(found.shape)
+        plain += (tuple([strides[d] for d in inverse(order)]),)
+    values: Any = np.ascontiguousarray(found).reshape(-1).view(np.uint8)
+    plain = (pickle.PickleBuffer(values) if protocol >= 5 else values.tobytes(), *plain)
     attributes = attributes_of(self)
     if type(self) is Tensor and not attributes:
         return (_rebuild, plain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,6 +97,43 @@ def test_pickle_without_copying() -> None:
     data = pickle.dumps(x, 5, buffer_callback=buffers.append)
     assert len(data) < 500 and len(buffers) == 1
     assert pickle.loads(data, buffers=[bytearray(buffers[0])]).tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("kind", [lambda b: b, lambda b: b.raw(), bytearray])
+def test_what_is_made_of_a_buffer_has_memory_of_its_own(kind: Any) -> None:
+    """The tensor that was pickled, and others that come of the same buffers, do not see what is written to it, nor what is pending."""
+    x = calque.arange(40_000.0)
+    x.sum().item()
+    buffers: list[Any] = []
+    data = pickle.dumps(x, 5, buffer_callback=buffers.append)
+    buffers = [kind(b) for b in buffers]
+    y, z = pickle.loads(data, buffers=buffers), pickle.loads(data, buffers=buffers)
+    pending = z * 2
+    y.add_(1)
+    assert y[0].item() == 1.0 and x[0].item() == z[0].item() == pending[0].item() == 0.0
+
+
+@pytest.mark.parametrize("protocol", [2, 5])
+def test_pickles_keep_the_order_of_memory(protocol: int) -> None:
+    """So that what may be looked at as another shape, and what a kernel needs no copy of, is the same behind it."""
+    whole = calque.arange(24.0).reshape(2, 3, 4)
+    for x, strides in (
+        (whole.permute(2, 0, 1), (1, 12, 4)),
+        (whole.to(calque.bfloat16).transpose(0, 1), (4, 12, 1)),
+        (whole[:, :, 0].t(), (1, 3)),  # a part: without what lies between
+        (whole[0, :, None], (4, 4, 1)),
+    ):
+        y = pickle.loads(pickle.dumps(x, protocol))
+        assert y.stride() == strides and y.tolist() == x.tolist() and y.dtype is x.dtype
+        y.add_(1)
+        assert y.tolist() == (x + 1).tolist()
+
+
+def test_an_array_without_dims_is_copied_by_asarray_alone() -> None:
+    array = np.array(1.0)
+    copied, shared, seen = calque.asarray(array), calque.as_tensor(array), calque.asarray(array, copy=False)
+    array[...] = 3.0
+    assert copied.item() == 1.0 and shared.item() == seen.item() == 3.0
 
 
 def test_copies() -> None:
