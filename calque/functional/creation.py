@@ -12,7 +12,7 @@ from calque.base import dtypes as dt
 from calque.base.asked import ordinary, plainly
 from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pass
 from calque.base.layout import preserve_format
-from calque.base.shapes import Shape, whole
+from calque.base.shapes import Shape, ordered_strides, whole
 from calque.base.text import shown, type_name
 from calque.functional.common import cast, is_number, is_scalar, is_tensor, method, number, prim
 from calque.functional.declared import public
@@ -25,7 +25,7 @@ from calque.functional.views import detach, expand, reshape
 from calque.ops.opdef import no_complex
 from calque.record.live import LiveFloat
 from calque.run.memory import out_of_memory
-from calque.tensor import Tensor, upload_known
+from calque.tensor import Tensor, sub_layout, upload_known, wrap
 
 # ---------------------------------------------------------------------------------------------------------- from values
 
@@ -45,7 +45,7 @@ def tensor(
     """
     try:
         if device is None and (dtype is None or dtype.__class__ is dt.DType) and (found := simple_array(data, dtype)) is not None:
-            return marked(upload_known(*found, data), requires_grad, "tensor")
+            return marked(_uploaded(*found, data), requires_grad, "tensor")
         return _looked_at(data, dtype, device, requires_grad)
     except MemoryError as error:
         raise out_of_memory(error, "tensor", f"a tensor of {shown(data)}") from None
@@ -63,7 +63,18 @@ def _looked_at(data: Any, dtype: Any, device: Any, requires_grad: bool) -> Tenso
     with plainly():
         array, inferred = to_array(data, dtype if dtype.__class__ is dt.DType else None)
     wanted = resolve_dtype(dtype, inferred, "tensor")
-    return marked(upload_known(_converted(array, wanted, data), wanted, data), requires_grad, "tensor")
+    return marked(_uploaded(_converted(array, wanted, data), wanted, data), requires_grad, "tensor")
+
+
+def _uploaded(values: np.ndarray[Any, Any], dtype: dt.DType, data: Any) -> Tensor:
+    """`upload_known`, in the order in which an array (`data`) lies in memory."""
+    if values.ndim < 2 or values.flags.c_contiguous or values.__class__ is not np.ndarray:
+        return upload_known(values, dtype, data)
+    source = data if data.__class__ is np.ndarray else values
+    strides = ordered_strides(values.shape, tuple(map(abs, source.strides)))
+    made = upload_known(values.transpose(sorted(range(values.ndim), key=lambda d: (-strides[d], d))), dtype, data)
+    found: Tensor = wrap(made._storage, sub_layout(made._layout, values.shape, strides, 0))
+    return found
 
 
 def _converted(array: np.ndarray[Any, Any], dtype: dt.DType, data: Any) -> np.ndarray[Any, Any]:
@@ -120,7 +131,7 @@ def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
     aligned = flags.aligned and (ndarray.dtype.alignment == item or ndarray.ctypes.data % item == 0)
     shareable = flags.writeable and ndarray.dtype.isnative and aligned
     if not shareable or any(s < 0 or s % item for s in ndarray.strides):
-        return upload_known(ndarray, dtype)
+        return _uploaded(ndarray, dtype, ())
     return share_array(ndarray, dtype)
 
 

@@ -189,3 +189,21 @@ def test_old_constructors_take_a_size() -> None:
     assert calque.FloatTensor((3, 2)).tolist() == [3, 2] and calque.FloatTensor(like.size(0), 2).shape == (3, 2)
     with pytest.raises(DTypeError, match=r"^\[Tensor\]"):
         calque.Tensor(2.5)
+
+
+def test_copies_of_arrays_lie_in_memory_as_the_arrays_do() -> None:
+    """So that `view` refuses, and `stride` and `as_strided` find, what they do of PyTorch's."""
+    block = np.arange(24.0).reshape(2, 3, 4)
+    fixed = block.transpose(1, 2, 0)
+    fixed.flags.writeable = False
+    for array, strides in (
+        (block.transpose(1, 2, 0), (4, 1, 12)),
+        (block[:, ::2].transpose(2, 0, 1), (1, 8, 4)),
+        (np.broadcast_to(block[0].T, (2, 4, 3)), (12, 1, 4)),
+        (block[0, ::-1], (4, 1)),
+    ):
+        for made in (calque.tensor(array), calque.tensor(array, dtype=calque.bfloat16), calque.ones(1).new_tensor(array)):
+            assert made.stride() == strides and made.tolist() == array.tolist()
+    assert calque.from_numpy(fixed).stride() == (4, 1, 12)
+    with pytest.raises(ValueError, match="view"):
+        calque.tensor(fixed).view(-1)
