@@ -7,20 +7,18 @@ uses the segment again, so in a steady loop no memory is asked for, cleared or c
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import pickle
 import socket
 import struct
-import tempfile
 import weakref
 from collections import deque
 from typing import Any
 
 import numpy as np
 
-from calque.base.errors import OutOfMemoryError
+from calque.base import between
 
 SMALLEST = 1 << 15  # bytes; what is less travels in the message
 MOST_NEW = 64  # file descriptors in one message
@@ -76,30 +74,12 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
 
 def new_memory(size: int) -> int:
     """A file descriptor of so many bytes of memory without a name."""
-    try:
-        handle = os.memfd_create("calque-data", os.MFD_CLOEXEC)
-    except (AttributeError, OSError):  # a system, or a sandbox, that has none
-        with tempfile.TemporaryFile(buffering=0) as file:
-            handle = os.dup(file.fileno())
-            os.set_inheritable(handle, False)
-    try:
-        os.posix_fallocate(handle, 0, size)  # now, not by a signal in the middle of a copy
-    except OSError as error:
-        os.close(handle)
-        text = f"[DataLoader] expected room for {size:,} bytes that a worker hands over, got {error.strerror}; use a smaller batch"
-        raise OutOfMemoryError(text) from error
-    return handle
+    return between.new_memory(size, "[DataLoader] expected room for {} that a worker hands over", "use a smaller batch")
 
 
 def mapped(handle: int, size: int, *how: int) -> mmap.mmap:
     """Memory of a file descriptor in this process. `how`: flags and protection, as `mmap.mmap` takes them."""
-    try:
-        return mmap.mmap(handle, size, *how)
-    except OSError as error:
-        if error.errno != errno.ENOMEM:
-            raise
-        text = f"[DataLoader] expected room for {size:,} bytes that processes hand over, got {error.strerror}; use a smaller batch"
-        raise OutOfMemoryError(text) from error
+    return between.mapped(handle, size, "[DataLoader] expected room for {} that processes hand over", "use a smaller batch", *how)
 
 
 class Segment:

@@ -44,12 +44,6 @@ def is_same_size(input: Tensor, other: Tensor) -> bool:
 
 
 @method()
-def share_memory_(input: Tensor) -> Tensor:
-    """The tensor itself: threads share its memory already (PyTorch moves it where other processes can see it)."""
-    return input
-
-
-@method()
 def dim_order(input: Tensor, *, ambiguity_check: bool | list[MemoryFormat] = False) -> tuple[int, ...]:
     """The dims in the order in which memory holds them, the outermost first. ambiguity_check: raise where several orders describe the memory (True),
     or several of the given formats.

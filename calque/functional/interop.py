@@ -235,12 +235,13 @@ def _origin(memory: Any) -> Any:
     return memory
 
 
-def _of_class(made: Tensor, cls: type) -> Tensor:
+def of_class(made: Tensor, cls: type) -> Tensor:
+    """The same tensor, as one of a subclass."""
     return made if cls is Tensor else instead(made, cls)  # type: ignore[no-any-return]
 
 
 def _rebuild_of_class(cls: type, plain: tuple[Any, ...], attributes: dict[str, Any]) -> Tensor:
-    made = _of_class(_rebuild(*plain), cls)
+    made = of_class(_rebuild(*plain), cls)
     made.__dict__.update(attributes)
     return made
 
@@ -288,7 +289,7 @@ def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
             "[deepcopy] Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol; detach() or "
             "clone() it"
         )
-    made = _of_class(copied_with(self, memo), type(self))
+    made = of_class(copied_with(self, memo), type(self))
     made._requires_grad = self._requires_grad
     gradients_matter()
     if self._grad is not None:
@@ -300,7 +301,7 @@ def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
 
 @method("__copy__")
 def _copy(self: Tensor) -> Tensor:
-    made = _of_class(detach(self), type(self))
+    made = of_class(detach(self), type(self))
     made._requires_grad = self._requires_grad
     made.__dict__.update(attributes_of(self))
     return made

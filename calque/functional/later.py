@@ -31,7 +31,8 @@ MODULES: dict[str, dict[str, str]] = {
         "Tensor": "as_strided_scatter index_reduce index_reduce_ new_empty_strided nonzero_static renorm renorm_ resize_as_",
     },
     "calque.functional.draws": {"calque": "binomial poisson", "Tensor": "cauchy_ geometric_ log_normal_"},
-    "calque.functional.handles": {"calque": "is_same_size", "Tensor": "apply_ dim_order is_same_size map2_ share_memory_"},
+    "calque.functional.handles": {"calque": "is_same_size", "Tensor": "apply_ dim_order is_same_size map2_"},
+    "calque.functional.sharing": {"Tensor": "is_shared share_memory_"},
     "calque.functional.eigen": {"linalg": "eig eigvals"},
     "calque.functional.lu": {
         "calque": "lu lu_solve lu_unpack triangular_solve",

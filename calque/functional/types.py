@@ -158,7 +158,7 @@ def is_pinned(input: Tensor, device: Any = None) -> bool:
     return False
 
 
-@method("is_shared", "is_inference")
+@method("is_inference")
 def _no(input: Tensor) -> bool:
     """False."""
     return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 from calque.autograd.modes import no_grad
@@ -101,7 +102,11 @@ class Conversions:
         return self._apply(lambda t: zeros_like(t, device=device), recurse)
 
     def share_memory(self) -> Any:
-        """For compatibility; returns the module."""
+        """Move parameters, buffers and gradients where processes that get the module see what others write to them; see `Tensor.share_memory_`."""
+        for t in chain(self.parameters(), self.buffers()):  # type: ignore[attr-defined]
+            for one in (t, t.grad):
+                if one is not None:
+                    one.share_memory_()
         return self
 
 

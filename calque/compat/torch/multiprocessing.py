@@ -1,4 +1,4 @@
-"""`torch.multiprocessing`: Python's `multiprocessing` and `spawn`. Tensors travel between processes by value: their memory is not shared."""
+"""`torch.multiprocessing`: Python's `multiprocessing` and `spawn`. Tensors travel by value, unless `share_memory_` has moved them."""
 
 from __future__ import annotations
 
