@@ -429,7 +429,7 @@ def _arrive(work: _Pass, accumulate: bool) -> None:
         gradient = gradient if work.stop else _leaf_hooks(leaf, gradient)
         if key in work.wanted:
             work.collected[key] = gradient
-        if accumulate:
+        if accumulate and leaf._requires_grad:  # not of one that has been frozen since
             accumulate_grad(leaf, gradient)
     if work.after:
         work.leaves, gradient = {}, None  # what nobody else has is not computed for its own sake when a callback starts the program

@@ -170,7 +170,7 @@ class PassDependencies(Dependencies):
     def _leaves(self, held: bool) -> None:
         hooked = Changes.hooks  # whether a leaf ever had a hook
         for leaf in self.leaves:
-            if hooked and (leaf._hooks or leaf.__dict__.get("_post_accumulate")):
+            if not leaf._requires_grad or (hooked and (leaf._hooks or leaf.__dict__.get("_post_accumulate"))):
                 raise Unknown
             self.parts.append(leaf._layout)
         if held:

@@ -92,7 +92,11 @@ class Module(Conversions):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         hybrid = self._hybrid
-        return self._call(*args, **kwargs) if hybrid is None else hybrid(*args, **kwargs)
+        if hybrid is None:
+            return self._call(*args, **kwargs)
+        if hybrid.roots[0] is not self:  # a copy of the attributes of another module
+            hybrid = self.hybridize(fullgraph=hybrid.fullgraph)._hybrid
+        return hybrid(*args, **kwargs)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         try:

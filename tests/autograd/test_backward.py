@@ -559,3 +559,21 @@ def test_hooks_of_leaves_come_behind_all_others() -> None:
     net(calque.ones(1, 2, requires_grad=True)).sum().backward()
     leaves = [word for name in ("2.bias", "2.weight", "0.bias", "0.weight") for word in (f"gradient {name}", f"grad {name}")]
     assert seen == ["2", "1", "0", *leaves]
+
+
+@pytest.mark.parametrize("size", [3, 300])
+def test_a_leaf_that_is_frozen_before_the_backward_pass_gets_no_gradient(size: int) -> None:
+    """Nor do its hooks behind the gradient run; those of the gradient do. Turned on again, it has gradients."""
+    w, v = calque.ones(size, size, requires_grad=True), calque.ones(size, size, requires_grad=True)
+    seen: list[str] = []
+    for turn in range(8):
+        if turn == 6:
+            w.register_hook(lambda g: seen.append("hook"))
+            w.register_post_accumulate_grad_hook(lambda p: seen.append("after"))
+        loss = (w * 2 + v).sum()
+        w.requires_grad_(turn % 2 == 0)
+        w.grad = v.grad = None
+        loss.backward()
+        assert v.grad[0, 0].item() == 1.0 and (w.grad is None if turn % 2 else w.grad[0, 0].item() == 2.0)
+        w.requires_grad_(True)
+    assert seen == ["hook", "after", "hook"]

@@ -170,7 +170,7 @@ class Text:
         """Other memory for a tensor, or another size."""
         name, shape, dtype = self._any(self.tensors)
         other = self._like(self.tensors, shape, dtype)
-        forms = [f"with T.no_grad(): {name}.set_({other})", f"{name}.data = {other}.detach()", f"{name} = {other}"]
+        forms = [f"{name} = {name}.detach(); {name}.set_({other}.detach())", f"{name}.data = {other}.detach()", f"{name} = {other}"]
         forms += [f"{name}.data = {name}.detach().clone()"]
         if len(shape) == 2 and shape[0] == shape[1]:
             forms += [f"with T.no_grad(): {name}.t_()"] * 2

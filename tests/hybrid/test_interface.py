@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import warnings
 from pathlib import Path
@@ -172,3 +173,23 @@ def test_history_that_grows_over_replayed_steps_is_told() -> None:
     told = [str(c.message) for c in caught if issubclass(c.category, LeakWarning)]
     assert len(told) == 1 and "total" in told[0]
     history._seen.clear()
+
+
+def test_a_copy_of_a_hybridized_module_is_called_itself() -> None:
+    """Whoever copies the attributes of a module copies what its calls run through, too: `copy.copy`, replicas."""
+    net = Scaled().hybridize()
+    x = calque.ones(2, 3)
+    assert [net(x).sum().item() for _ in range(4)] == [6.0] * 4
+    shallow, deep, replica = copy.copy(net), copy.deepcopy(net), Scaled()
+    replica.__dict__ = net.__dict__.copy()
+    for factor, other in enumerate((shallow, deep, replica), 2):
+        other.factor = float(factor)
+        assert [other(x).sum().item() for _ in range(4)] == [6.0 * factor] * 4
+    assert net(x).sum().item() == 6.0 and len({id(m._hybrid) for m in (net, shallow, deep, replica)}) == 4
+
+
+class Scaled(nn.Module):
+    factor = 1.0
+
+    def forward(self, x: Any) -> Any:
+        return x * self.factor
