@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
-from os import PathLike
 from typing import Any
 
 from calque.base.errors import ArgumentError
 from calque.base.text import type_name
 from calque.hybrid import Symbol
 from calque.hybrid import compile as _compile
+from calque.io.read import open_regular
 
 __all__ = ["load", "save", "script", "trace"]
 
@@ -59,8 +60,8 @@ def save(m: Any, f: Any) -> None:
 
 def load(f: Any) -> Any:
     """Read what `save` wrote, an `Exported` or a program made from a text; nothing of the file is run as Python."""
-    if isinstance(f, str | PathLike):
-        with open(f, "rb") as file:
+    if isinstance(f, str | os.PathLike):
+        with os.fdopen(open_regular(os.fspath(f), "jit.load", "a file that jit.save wrote"), "rb") as file:
             if b"\0" not in file.read(8):  # the length of a header
                 return Symbol.load(f)  # type: ignore[arg-type]
     return import_module("calque.exported").load_exported(f)

@@ -102,14 +102,8 @@ def is_good(path: str, budget: int = _NEIGHBOUR_BYTES) -> bool:
 
 
 def _open(path: str) -> int:
-    """Open a regular file. A pipe or device is refused, never waited for; a symbolic link counts as what it points to."""
     try:
-        mode = os.stat(path).st_mode
-        if stat.S_ISDIR(mode):
-            raise CheckpointError(f"[load] expected a checkpoint file, got the folder {path!r}")
-        _check_regular(path, mode)
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-        descriptor = os.open(path, flags)
+        return open_regular(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         missing = CheckpointNotFoundError(f"[load] there is no file {path!r}{_neighbour_hint(path)}")
         missing.errno = errno.ENOENT
@@ -118,17 +112,26 @@ def _open(path: str) -> int:
         if isinstance(error, CheckpointError) or of_handler(error):
             raise
         raise CheckpointError(f"[load] cannot open {path!r}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def open_regular(path: str, op: str = "load", wanted: str = "a checkpoint file") -> int:
+    """A descriptor of a regular file. A pipe or device is refused, never waited for; a symbolic link counts as what it points to."""
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        raise CheckpointError(f"[{op}] expected {wanted}, got the folder {path!r}")
+    _check_regular(path, mode, op)
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
     try:
-        _check_regular(path, os.fstat(descriptor).st_mode)  # it may have been replaced since
+        _check_regular(path, os.fstat(descriptor).st_mode, op)  # it may have been replaced since
     except CheckpointError:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def _check_regular(path: str, mode: int) -> None:
+def _check_regular(path: str, mode: int, op: str) -> None:
     if not stat.S_ISREG(mode):
-        raise CheckpointError(f"[load] expected a regular file, got {path!r}, which is a device, pipe or socket")
+        raise CheckpointError(f"[{op}] expected a regular file, got {path!r}, which is a device, pipe or socket")
 
 
 def _read(source: Source, path: str, make: Callable[[Leaf], object], foreign: Foreign | None) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 from calque.base.errors import ArgumentError, CheckpointError
 from calque.base.text import shown
 from calque.io.layout import plan
+from calque.io.read import open_regular
 from calque.io.structure import Array, Flat, Leaf, flatten, parse_json, unflatten
 from calque.io.write import write_file, write_whole
 
@@ -162,8 +163,10 @@ def _arrays(path: str, files: dict[str, str], load: Callable[[str], Any]) -> dic
 def _index(path: str) -> tuple[dict[str, str], str | None]:
     """(name of a tensor -> name of its file, the structure around them if `write_shards` wrote it)."""
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_regular(path, wanted="an index of a checkpoint"), "rb") as file:
             text = file.read(_MOST + 1)
+    except CheckpointError:
+        raise
     except OSError as error:
         raise CheckpointError(f"[load] cannot read {path!r}: {error.strerror or error}") from error
     if len(text) > _MOST:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def test_onnx_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_bytes() == b"before"
     one.onnx(path)
     assert calque.load_onnx(path)(calque.zeros(1, 3)).shape == (1, 2)
-    with pytest.raises(CheckpointError, match=r"\[load_onnx\] expected an ONNX file, got .*, which cannot be read: Is a directory"):
+    with pytest.raises(CheckpointError, match=r"\[load_onnx\] expected an ONNX file, got the folder"):
         calque.load_onnx(tmp_path)
 
 
@@ -82,3 +83,16 @@ def test_parameters_of_other_types_are_neither_run_nor_saved_nor_built(change: A
     for step in steps:
         with pytest.raises(ExportError, match=r"expected weight of shape \(2, 3\) and dtype float32, as it was exported, got shape .* and dtype"):
             step()
+
+
+@with_onnx
+def test_pipes_and_devices_are_neither_waited_for_nor_read_for_ever(tmp_path: Path) -> None:
+    """`load_onnx` waited for ever for a pipe, and read /dev/zero until memory ran out; what is named beside a model, too, is a file."""
+    os.mkfifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "x.safetensors.index.json")
+    for load, path in (
+        (calque.load_onnx, tmp_path / "pipe"), (calque.load_onnx, Path("/dev/zero")), (calque.load_exported, tmp_path / "pipe"),
+        (calque.jit.load, tmp_path / "pipe"), (calque.load, tmp_path / "x.safetensors.index.json"),
+    ):  # fmt: skip
+        with pytest.raises(CheckpointError, match="expected a regular file, got .*, which is a device, pipe or socket"):
+            load(path)

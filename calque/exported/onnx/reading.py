@@ -16,6 +16,7 @@ from calque.base.errors import CheckpointError, CheckpointNotFoundError, DTypeEr
 from calque.base.extras import need
 from calque.base.text import described, shown
 from calque.exported.onnx.builder import KINDS
+from calque.io.read import open_regular
 
 DTYPES: dict[int, Any] = {number: np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name, number in KINDS.items()}
 """NumPy's types by ONNX's numbers."""
@@ -98,9 +99,12 @@ def read_model(f: Any) -> OpModel:
     if isinstance(f, str | os.PathLike):
         where, folder = repr(os.fspath(f)), Path(f).resolve().parent
         try:
-            raw = Path(f).read_bytes()
+            with os.fdopen(open_regular(os.fspath(f), "load_onnx", "an ONNX file"), "rb") as file:
+                raw = file.read()
         except FileNotFoundError:
             raise CheckpointNotFoundError(f"[load_onnx] expected an ONNX file, got {where}, which does not exist") from None
+        except CheckpointError:
+            raise
         except OSError as error:
             raise CheckpointError(f"[load_onnx] expected an ONNX file, got {where}, which cannot be read: {error.strerror}; pass a file") from error
     elif isinstance(f, bytes | bytearray | memoryview):
