@@ -77,7 +77,7 @@ class Text:
         name = self._name("t")
         doors = ["T.from_numpy({})"] * 3 + ["T.as_tensor({})", "T.asarray({})", "T.from_dlpack({})"]
         doors += ["T.utils.dlpack.from_dlpack({}.__dlpack__())"]
-        doors += ["T.from_numpy({0}[...])", "T.from_numpy(memoryview({}).obj)", "T.tensor({})"]
+        doors += ["T.from_numpy({0}[...])", "T.from_numpy(memoryview({}).obj)", "T.tensor({})", "T.tensor({}).share_memory_()"]
         if np.prod(shape):
             doors += [f"T.frombuffer(memoryview(np.ascontiguousarray({{}})), dtype=T.{dtype}).view({shape})"]
         self.tensors.append((name, shape, dtype))
