@@ -118,7 +118,7 @@ def link(value: Tensor, targets: tuple[Any, ...], layouts: tuple[Layout, ...]) -
     node.next = (*node.next, *targets)
     result: Tensor = wrap(value._storage, value._layout)
     result._grad_fn, result._requires_grad = node, True
-    return result
+    return local.state.trace.depending(result) if local.state.trace.transforms else result  # type: ignore[union-attr, no-any-return]
 
 
 class RuleNamespace:

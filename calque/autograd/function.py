@@ -219,6 +219,8 @@ class Function:
             outputs = [_own_handle(out, args, ctx) for out in outputs]
             if differentiable:
                 _attach_history(cls, ctx, args, outputs)
+                if state.trace.transforms:
+                    outputs = [state.trace.depending(out) if isinstance(out, Tensor) else out for out in outputs]
         return tuple(outputs) if isinstance(result, (tuple, list)) else outputs[0], ctx
 
     @classmethod

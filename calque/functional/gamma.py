@@ -12,8 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from calque.autograd.host import on_host
 from calque.base import dtypes as dt
+from calque.base.device import META
 from calque.base.errors import ArgumentError
+from calque.base.layout import dense_layout
 from calque.base.shapes import broadcast_shapes, whole
 from calque.functional.common import Operand, method, prim, require_tensors
 from calque.functional.declared import public
@@ -23,7 +26,7 @@ from calque.functional.placing import beside_input, host_values
 from calque.functional.reductions import sum as total
 from calque.functional.views import sum_to_shape, unsqueeze
 from calque.functional.writing import in_place_form
-from calque.tensor import Tensor, read
+from calque.tensor import Tensor, constant, upload
 
 Array = np.ndarray[Any, Any]
 _lgamma = np.vectorize(math.lgamma, otypes=[np.float64])
@@ -31,18 +34,19 @@ TINY = 1e-300
 SETTLED = 1e-15  # a factor this near to 1 changes nothing any more; nearer than its rounding error none comes
 
 
-@beside_input
 def _evaluated(name: str, a: Tensor, x: Tensor, function: Callable[[Array, Array], Array]) -> Tensor:
     """A NumPy function of two operands in float64."""
     shape = broadcast_shapes(tuple(a._layout.shape), tuple(x._layout.shape), op=name)
     kind = a._layout.dtype
+    if META in (a._layout.device, x._layout.device):
+        return constant(0, dense_layout(shape, kind, META))
 
-    def found() -> Array:
-        first, second = np.broadcast_arrays(read(a, name).astype(np.float64), read(x, name).astype(np.float64))
+    def found(p: Array, q: Array) -> Array:
+        first, second = np.broadcast_arrays(p.astype(np.float64), q.astype(np.float64))
         with np.errstate(all="ignore"):
             return function(first.ravel(), second.ravel()).reshape(shape).astype(kind.np)
 
-    return host_values(shape, kind, found)
+    return upload(on_host(name, found, (a, x), [shape])[0], kind)
 
 
 # ------------------------------------------------------------------------------------------------------ incomplete gamma functions
@@ -98,6 +102,7 @@ def _incomplete(a: Array, x: Array, upper: bool) -> Array:
     return out
 
 
+@beside_input
 def _gamma_part(name: str, input: Operand, other: Operand, upper: bool) -> Tensor:
     a, x = _both_float(name, input, other, promote=False)
 
@@ -167,6 +172,7 @@ def _zeta(s: Array, q: Array) -> Array:
 
 
 @public(of="special", out=True)
+@beside_input
 def zeta(input: Operand, other: Operand) -> Tensor:
     """Hurwitz zeta function, the sum of `(other + k) ** -input` over k = 0, 1, ..., broadcast: (*), (*) -> (*). Reads the values; there is no
     gradient for `input`.

@@ -37,8 +37,9 @@ MODULES: dict[str, dict[str, str]] = {
     "calque.functional.lu": {
         "calque": "lu lu_solve lu_unpack triangular_solve",
         "Tensor": "lu lu_solve triangular_solve",
-        "linalg": "cholesky_ex inv_ex ldl_factor ldl_factor_ex ldl_solve lu lu_factor lu_factor_ex lu_solve solve_ex solve_triangular",
+        "linalg": "cholesky_ex inv_ex lu lu_factor lu_factor_ex lu_solve solve_ex solve_triangular",
     },
+    "calque.functional.ldl": {"linalg": "ldl_factor ldl_factor_ex ldl_solve"},
     "calque.functional.matrices": {
         "calque": "cholesky_inverse cholesky_solve geqrf matrix_exp orgqr ormqr pca_lowrank qr svd svd_lowrank vander",
         "Tensor": "cholesky_inverse cholesky_solve geqrf matrix_exp orgqr ormqr qr svd",

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.autograd.host import for_all_slices
 from calque.base import dtypes as dt
 from calque.base.device import META
 from calque.base.errors import ArgumentError, ShapeError
@@ -107,14 +108,15 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     rank = total(sizes > _least("lstsq", x, sizes, None, bound), -1)
     known = x._layout.device is not META
     least = max(n, m) * dt.FInfo(x._layout.dtype).eps if rcond is None else float(rcond)
-    if driver == "gelsy" and known and min(n, m) and not _surely_full(read(sizes, "lstsq"), least, n < m):
+    surely_full = known and min(n, m) and for_all_slices(lambda s: _surely_full(read(s, "lstsq"), least, n < m), sizes)
+    if driver == "gelsy" and known and min(n, m) and not surely_full:
         plain, ranks = _host("lstsq", x.detach(), _of_known_rank, [(*batch, n, m), batch], least)
         rank, kept = upload(ranks, dt.int64), upload(plain, x._layout.dtype)
         x, bound = with_formula("LinalgLstsqBackward0", (x,), lambda: kept, lambda g: (g,), straight=True), None
     solution = matmul(pinv(x, rtol=bound), right)
     nothing = zeros((0,), dtype=x._layout.dtype.to_real())
     residuals = nothing
-    if n > m and driver != "gelsy" and known and (driver == "gels" or bool((rank == m).all())):
+    if n > m and driver != "gelsy" and known and (driver == "gels" or for_all_slices(lambda r: bool((r == m).all()), rank)):
         residuals = total(magnitude(matmul(A, solution) - right) ** 2, -2)
     return LstsqResult(
         squeeze(solution, -1) if vector else solution,

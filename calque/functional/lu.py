@@ -1,4 +1,4 @@
-"""Factorisations with pivots: LU and LDL, what is solved with them, and forms of other factorisations that report failures instead of raising. NumPy
+"""LU factorisations, what is solved with them, and forms of other factorisations that report failures instead of raising. NumPy
 computes factors on the host. The gradients are those of a square LU (Walter & Lehmann 2010) and of triangular equations."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from calque.base import dtypes as dt
 from calque.base.device import META
 from calque.base.errors import ArgumentError, LinAlgError
 from calque.base.shapes import broadcast_shapes
-from calque.functional.checks import require_pivot_count, require_pivot_dims, require_pivots, require_rows
+from calque.functional.checks import require_pivot_count, require_pivots, require_rows
 from calque.functional.common import cast
 from calque.functional.creation import eye, zeros
 from calque.functional.declared import public
@@ -23,7 +23,6 @@ from calque.functional.decompositions import (
     _host,
     _matrix,
     _result,
-    _symmetric,
     _t,
     _with_outputs,
     cholesky,
@@ -40,15 +39,13 @@ from calque.functional.results import named_result
 from calque.functional.selection import diag_embed, take_along_dim
 from calque.functional.views import expand, sum_to_shape, unsqueeze
 from calque.functional.windows import narrow
-from calque.tensor import Tensor, read, upload
+from calque.tensor import Tensor, upload
 
 LuResult = named_result("linalg_lu", "P", "L", "U")
 LuFactorResult = named_result("linalg_lu_factor", "LU", "pivots")
 LuFactorExResult = named_result("linalg_lu_factor_ex", "LU", "pivots", "info")
 LuWithInfoResult = named_result("_lu_with_info", "LU", "pivots", "info")
 LuUnpackResult = named_result("lu_unpack", "P", "L", "U")
-LdlResult = named_result("linalg_ldl_factor", "LD", "pivots")
-LdlExResult = named_result("linalg_ldl_factor_ex", "LD", "pivots", "info")
 InvExResult = named_result("linalg_inv_ex", "inverse", "info")
 CholeskyExResult = named_result("linalg_cholesky_ex", "L", "info")
 SolveExResult = named_result("linalg_solve_ex", "result", "info")
@@ -60,27 +57,25 @@ def _sizes(a: Array) -> Array:
     return np.abs(a.real) + np.abs(a.imag) if a.dtype.kind == "c" else np.abs(a)
 
 
-def _eliminated(a: Array) -> tuple[Array, Array, Array]:
-    """(L and U in one matrix, the rows in their new order, pivots counted from 1) of a batch of matrices: elimination with partial pivoting."""
+def _eliminated(a: Array) -> tuple[Array, Array]:
+    """(L and U in one matrix, pivots counted from 1) of a batch of matrices: elimination with partial pivoting."""
     m, n = a.shape[-2:]
     k = min(m, n)
     flat = doubled(a).reshape(math.prod(a.shape[:-2]), m, n)
-    rows = np.tile(np.arange(m), (len(flat), 1))
     pivots = np.zeros((len(flat), k), np.int32)
     every = np.arange(len(flat))
     for j in range(k):
         best = j + np.argmax(_sizes(flat[:, j:, j]), axis=1)
         pivots[:, j] = best + 1
-        for table in (flat, rows):
-            table[every, j], table[every, best] = table[every, best].copy(), table[every, j].copy()
+        flat[every, j], flat[every, best] = flat[every, best].copy(), flat[every, j].copy()
         pivot = flat[:, j, j]
         below = flat[:, j + 1 :, j]
         np.divide(below, pivot[:, None], out=below, where=(pivot != 0)[:, None])
         flat[:, j + 1 :, j + 1 :] -= below[:, :, None] * flat[:, j : j + 1, j + 1 :]
-    return flat.reshape(a.shape).astype(a.dtype), rows.reshape(*a.shape[:-2], m), pivots.reshape(*a.shape[:-2], k)
+    return flat.reshape(a.shape).astype(a.dtype), pivots.reshape(*a.shape[:-2], k)
 
 
-def _square_lu(x: Tensor, rows: Array) -> list[Tensor]:
+def _square_lu(x: Tensor) -> list[Tensor]:
     """L and U of square matrices whose rows are in the order of the pivots, with the gradient of Walter and Lehmann."""
     arrays = _host("lu", x, _without_pivots, [tuple(x._layout.shape)] * 2)
 
@@ -95,7 +90,7 @@ def _square_lu(x: Tensor, rows: Array) -> list[Tensor]:
         left = solve_triangular(_h(low), inner, upper=True, unitriangular=True)  # type: ignore[arg-type]
         return solve_triangular(_h(up), left, upper=False, left=False)
 
-    return _with_outputs("LinalgLuBackward0", x, arrays, lambda: _square_lu(x, rows), backward)
+    return _with_outputs("LinalgLuBackward0", x, arrays, lambda: _square_lu(x), backward)
 
 
 def _without_pivots(a: Array) -> tuple[Array, Array]:
@@ -109,22 +104,20 @@ def _without_pivots(a: Array) -> tuple[Array, Array]:
     return low.astype(a.dtype), np.triu(work).astype(a.dtype)
 
 
-def _factors(op: str, A: Tensor, pivot: bool = True) -> tuple[Tensor, Tensor, Array, Array]:
-    """(L, U, rows in their new order, pivots); L and U with history."""
+def _factors(op: str, A: Tensor, pivot: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """(L, U, pivots); L and U with history."""
     x = _matrix(op, A)
     if not pivot:
         raise ArgumentError(f"[linalg.{op}] LU without pivoting is not implemented on the CPU: expected pivot=True, got False")
     batch, m, n = _extents(x)
     k = min(m, n)
-    if x._layout.device is META:
-        rows, pivots = np.zeros((*batch, m), np.int64), np.zeros((*batch, k), np.int32)
-    else:
-        _, rows, pivots = _eliminated(read(x, op))
-    ordered = take_along_dim(x, expand(unsqueeze(upload(rows, dt.int64), -1), tuple(x._layout.shape)), -2)
+    pivots = upload(_host(op, x, lambda a: _eliminated(a)[1], [(*batch, k)])[0], dt.int32)
+    rows = upload(_host(op, pivots, lambda p: _order(p, m), [(*batch, m)])[0], dt.int64)
+    ordered = take_along_dim(x, expand(unsqueeze(rows, -1), tuple(x._layout.shape)), -2)
     if not k:
-        return narrow(ordered, -1, 0, k), narrow(ordered, -2, 0, k), rows, pivots
+        return narrow(ordered, -1, 0, k), narrow(ordered, -2, 0, k), pivots
     square = narrow(narrow(ordered, -2, 0, k), -1, 0, k)
-    low, up = _square_lu(square, rows)
+    low, up = _square_lu(square)
     if m > k:
         rest = narrow(narrow(ordered, -2, k, m - k), -1, 0, k)
         zero = cast(up.diagonal(0, -2, -1) == 0, up._layout.dtype)  # type: ignore[attr-defined]
@@ -132,7 +125,7 @@ def _factors(op: str, A: Tensor, pivot: bool = True) -> tuple[Tensor, Tensor, Ar
     if n > k:
         rest = narrow(ordered, -1, k, n - k)
         up = cat([up, solve_triangular(narrow(low, -2, 0, k), rest, upper=False, unitriangular=True)], -1)
-    return low, up, rows, pivots
+    return low, up, pivots
 
 
 def _joined(low: Tensor, up: Tensor) -> Tensor:
@@ -155,15 +148,19 @@ def _first_zero(up: Array) -> Array:
 
 
 def _info(op: str, up: Tensor) -> Array:
-    return np.zeros(_extents(up)[0], np.int32) if up._layout.device is META else np.asarray(_first_zero(read(up, op)), np.int32)
+    return _host(op, up, _first_zero, [_extents(up)[0]])[0]
 
 
-def _permutation(rows: Array, kind: dt.DType) -> Tensor:
-    """P with A = P (A in the order of the rows)."""
-    m = rows.shape[-1]
-    table = np.zeros((*rows.shape, m), kind.np)
-    np.put_along_axis(table, rows[..., None, :], 1, axis=-2)
-    return upload(table, kind)
+def _permutation(op: str, pivots: Tensor, m: int, kind: dt.DType) -> Tensor:
+    """P with A = P (A in the order of the rows that the pivots say)."""
+
+    def table(given: Array) -> Array:
+        rows = _order(require_pivots(op, given, m), m)
+        found = np.zeros((*rows.shape, m), kind.np)
+        np.put_along_axis(found, rows[..., None, :], 1, axis=-2)
+        return found
+
+    return upload(_host(op, pivots, table, [(*pivots._layout.shape[:-1], m, m)])[0], kind)
 
 
 @public("linalg.lu", own=False, out=True)
@@ -179,8 +176,8 @@ def linalg_lu(A: Tensor, *, pivot: bool = True) -> Any:
     tensor([[1.0000, 0.0000],
             [0.2500, 1.0000]])
     """
-    low, up, rows, _ = _factors("lu", A, pivot)
-    return LuResult(_permutation(rows, A._layout.dtype), low, up)
+    low, up, pivots = _factors("lu", A, pivot)
+    return LuResult(_permutation("lu", pivots, A._layout.shape[-2], A._layout.dtype), low, up)
 
 
 @public(of="linalg", out=True)
@@ -189,11 +186,11 @@ def linalg_lu(A: Tensor, *, pivot: bool = True) -> Any:
 def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> Any:
     """`lu_factor` that reports a zero on the diagonal of U (its position, from 1; 0 for none) instead of raising: (*, m, n) -> (*, m, n),
     (*, k) int32, (*) int32."""
-    low, up, _, pivots = _factors("lu_factor_ex", A, pivot)
+    low, up, pivots = _factors("lu_factor_ex", A, pivot)
     info = _info("lu_factor_ex", up)
     if check_errors:
         _refuse_zero("lu_factor_ex", info)
-    return LuFactorExResult(_joined(low, up), upload(pivots, dt.int32), upload(info, dt.int32))
+    return LuFactorExResult(_joined(low, up), pivots, upload(info, dt.int32))
 
 
 def _refuse_zero(op: str, info: Array) -> None:
@@ -215,10 +212,10 @@ def lu_factor(A: Tensor, *, pivot: bool = True) -> Any:
     >>> calque.linalg.lu_factor(calque.tensor([[1.0, 2.0], [4.0, 3.0]])).pivots
     tensor([2, 2], dtype=torch.int32)
     """
-    low, up, _, pivots = _factors("lu_factor", A, pivot)
+    low, up, pivots = _factors("lu_factor", A, pivot)
     if min(A._layout.shape[-2:]) and A._layout.device is not META:
         _refuse_zero("lu_factor", _info("lu_factor", up))
-    return LuFactorResult(_joined(low, up), upload(pivots, dt.int32))
+    return LuFactorResult(_joined(low, up), pivots)
 
 
 @public()
@@ -235,7 +232,7 @@ def lu(input: Tensor, pivot: bool = True, get_infos: bool = False) -> Any:
     if get_infos:
         return LuWithInfoResult(*found)
     if input._layout.device is not META:
-        _refuse_zero("lu", read(found.info, "lu"))
+        _refuse_zero("lu", _info("lu", found.LU))
     return found.LU, found.pivots
 
 
@@ -271,7 +268,7 @@ def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpa
         low = narrow(x, -1, 0, k).tril(-1) + eye(m, k, dtype=kind)  # type: ignore[attr-defined]
         up = narrow(x, -2, 0, k).triu()  # type: ignore[attr-defined]
     if unpack_pivots:
-        permutation = _permutation(_order(require_pivots("lu_unpack", read(LU_pivots, "lu_unpack"), m), m), kind)
+        permutation = _permutation("lu_unpack", LU_pivots, m, kind)
     return LuUnpackResult(permutation, low, up)
 
 
@@ -383,14 +380,14 @@ def _spoiled(found: Tensor, info: Array, extra: int = 2) -> Tensor:
 
 
 def _singularity(op: str, x: Tensor, check_errors: bool) -> Array:
-    info = np.zeros(_extents(x)[0], np.int32) if x._layout.device is META else _first_zero(_eliminated(read(x, op))[0])
+    info = _host(op, x, lambda a: _first_zero(_eliminated(a)[0]), [_extents(x)[0]])[0]
     if check_errors and info.any():
         at = int(info.ravel()[np.flatnonzero(info)[0]])
         raise LinAlgError(
             f"[linalg.{op}] The diagonal element {at} is zero, the inversion could not be completed because the input matrix is singular: expected "
             "a regular matrix; leave out check_errors"
         )
-    return np.asarray(info)
+    return info
 
 
 @public(of="linalg", out=True)
@@ -446,7 +443,7 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
     tensor(1, dtype=torch.int32)
     """
     x = _matrix("cholesky_ex", A, square=True)
-    info = np.zeros(_extents(x)[0], np.int32) if x._layout.device is META else np.asarray(_indefinite(read(x, "cholesky_ex")))
+    info = _host("cholesky_ex", x, _indefinite, [_extents(x)[0]])[0]
     if check_errors and info.any():
         at = int(info.ravel()[np.flatnonzero(info)[0]])
         raise LinAlgError(
@@ -454,144 +451,3 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
             f"{at} is not positive-definite): expected a positive-definite matrix"
         )
     return CholeskyExResult(_spoiled(cholesky(_regular(x, info), upper), info), upload(info, dt.int32))
-
-
-# -------------------------------------------------------------------------------------------------------------------------- LDL
-
-ALPHA = (1 + math.sqrt(17)) / 8
-
-
-def _bunch_kaufman(given: Array) -> tuple[Array, Array, int]:
-    """(L and D in the lower half, pivots as LAPACK's `sytrf` gives them, position of a zero of D) of one symmetric matrix. Source: Bunch & Kaufman
-    1977."""
-    a = doubled(np.tril(given))
-    n, k, info = a.shape[-1], 0, 0
-    pivots = np.zeros(n, np.int32)
-    while k < n:
-        width, at = 1, k
-        own = float(_sizes(a[k, k]))
-        below = _sizes(a[k + 1 :, k])
-        row = k + 1 + int(below.argmax()) if below.size else k
-        largest = float(below.max()) if below.size else 0.0
-        if max(own, largest) == 0.0:
-            info = info or k + 1
-        elif own < ALPHA * largest:
-            others = max(_sizes(a[row, k:row]).max(initial=0.0), _sizes(a[row + 1 :, row]).max(initial=0.0))
-            if own >= ALPHA * largest * (largest / others):
-                at = k
-            elif _sizes(a[row, row]) >= ALPHA * others:
-                at = row
-            else:
-                at, width = row, 2
-        first = k + width - 1
-        if at != first:
-            _exchange(a, first, at, k, width)
-        _reduce(a, k, width)
-        pivots[k : k + width] = at + 1 if width == 1 else -(at + 1)
-        k += width
-    return a, pivots, info
-
-
-def _exchange(a: Array, first: int, at: int, k: int, width: int) -> None:
-    """Exchange rows and columns of the trailing matrix, of which the lower half is there."""
-    a[at + 1 :, [first, at]] = a[at + 1 :, [at, first]]
-    between = a[first + 1 : at, first].copy()
-    a[first + 1 : at, first] = a[at, first + 1 : at]
-    a[at, first + 1 : at] = between
-    a[first, first], a[at, at] = a[at, at], a[first, first]
-    if width == 2:
-        a[first, k], a[at, k] = a[at, k], a[first, k]
-
-
-def _reduce(a: Array, k: int, width: int) -> None:
-    end = k + width
-    columns = a[end:, k:end].copy()
-    block = a[k:end, k:end]
-    whole = np.tril(block) + np.tril(block, -1).T
-    if width == 1:
-        if whole[0, 0] == 0:
-            return
-        low = columns / whole[0, 0]
-    else:
-        low = columns @ np.linalg.inv(whole)
-    a[end:, end:] -= np.tril(low @ columns.T)
-    a[end:, k:end] = low
-
-
-@public(of="linalg", out=True)
-@beside_input
-def ldl_factor_ex(A: Tensor, *, hermitian: bool = False, check_errors: bool = False) -> Any:
-    """L and D of a symmetric matrix A (of which the lower half is read) in one matrix, the pivots of Bunch and Kaufman's method, and 0 or the
-    position of a zero block of D: (*, n, n) -> (*, n, n), (*, n) int32, (*) int32. Without gradient."""
-    x = _matrix("ldl_factor_ex", A, square=True)
-    _symmetric("ldl_factor_ex", x, hermitian)
-    batch, n, _ = _extents(x)
-    values = np.zeros((*batch, n, n)) if x._layout.device is META else read(x, "ldl_factor_ex")
-    table, pivots, info = np.zeros((*batch, n, n), doubled(values).dtype), np.zeros((*batch, n), np.int32), np.zeros(batch, np.int32)
-    for place in np.ndindex(*batch):
-        table[place], pivots[place], info[place] = _bunch_kaufman(values[place])
-    if check_errors and info.any():
-        raise LinAlgError(f"[linalg.ldl_factor] Found a block of D that is singular at {int(info.max())}: expected a regular matrix")
-    return LdlExResult(upload(table.astype(x._layout.dtype.np), x._layout.dtype), upload(pivots, dt.int32), upload(info, dt.int32))
-
-
-@public(of="linalg", out=True)
-def ldl_factor(A: Tensor, *, hermitian: bool = False) -> Any:
-    """`ldl_factor_ex` that raises where D has a zero block: (*, n, n) -> (*, n, n), (*, n) int32.
-
-    >>> import calque
-    >>> calque.linalg.ldl_factor(calque.tensor([[4.0, 0.0], [2.0, 3.0]])).LD
-    tensor([[4.0000, 0.0000],
-            [0.5000, 2.0000]])
-    """
-    found = ldl_factor_ex(A, hermitian=hermitian, check_errors=True)
-    return LdlResult(found.LD, found.pivots)
-
-
-def _solved(table: Array, pivots: Array, b: Array) -> Array:
-    """One right side of one factorised matrix: forward, the blocks of D, backward."""
-    x, n, k = doubled(b), len(pivots), 0
-    steps = []
-    while k < n:
-        width = 1 if pivots[k] > 0 else 2
-        steps.append((k, width, abs(int(pivots[k])) - 1))
-        k += width
-    for k, width, at in steps:
-        first, end = k + width - 1, k + width
-        x[[first, at]] = x[[at, first]]
-        x[end:] -= table[end:, k:end] @ x[k:end]
-    for k, width, _ in steps:
-        block = np.tril(table[k : k + width, k : k + width])
-        x[k : k + width] = np.linalg.solve(block + np.tril(block, -1).T, x[k : k + width])
-    for k, width, at in reversed(steps):
-        first, end = k + width - 1, k + width
-        x[k:end] -= table[end:, k:end].T @ x[end:]
-        x[[first, at]] = x[[at, first]]
-    return x
-
-
-@public(of="linalg", out="exact")
-@beside_input
-def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False) -> Tensor:
-    """X with `A @ X = B` from what `ldl_factor(A)` gives: (*, n, n), (*, n), (*, n, k) -> (*, n, k). Without gradient.
-
-    >>> import calque
-    >>> calque.linalg.ldl_solve(*calque.linalg.ldl_factor(calque.tensor([[4.0, 2.0], [2.0, 3.0]])), calque.tensor([[8.0], [8.0]]))
-    tensor([[1.],
-            [2.]])
-    """
-    x = _matrix("ldl_solve", LD, square=True)
-    _symmetric("ldl_solve", x, hermitian)
-    require_pivot_dims("ldl_solve", tuple(x._layout.shape), tuple(pivots._layout.shape))
-    require_rows("ldl_solve", x, B)
-    batch = broadcast_shapes(_extents(x)[0], tuple(B._layout.shape[:-2]), op="linalg.ldl_solve")
-    shape = (*batch, *B._layout.shape[-2:])
-    if x._layout.device is META:
-        return zeros(shape, dtype=x._layout.dtype)
-    tables = np.broadcast_to(read(x, "ldl_solve"), (*batch, *x._layout.shape[-2:]))
-    rows = np.broadcast_to(require_pivots("ldl_solve", read(pivots, "ldl_solve"), x._layout.shape[-1], True), (*batch, x._layout.shape[-1]))
-    right = np.broadcast_to(read(B, "ldl_solve"), shape)
-    out = np.zeros(shape, x._layout.dtype.np)
-    for place in np.ndindex(*batch):
-        out[place] = _solved(tables[place], rows[place], right[place])
-    return upload(out, x._layout.dtype)

@@ -117,6 +117,8 @@ def with_formula(
         if state.trace.transforms:
             state.trace.saving(node)
         composite.without_base(out, inputs)._grad_fn, out._requires_grad = node, True
+        if state.trace.transforms:
+            out = state.trace.depending(out)
     return out
 
 

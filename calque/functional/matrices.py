@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.autograd.host import for_all_slices
 from calque.base import dtypes as dt
 from calque.base.device import META
 from calque.base.errors import ArgumentError, LinAlgError, ShapeError
@@ -181,8 +182,17 @@ def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor
     return with_formula("CholeskySolveBackward0", (input, input2), value, backward)
 
 
+def _require_pivots_of_factor(x: Tensor) -> None:
+    for place in np.argwhere(read(x.diagonal(0, -2, -1), "cholesky_inverse") == 0)[:1]:  # type: ignore[attr-defined]
+        raise LinAlgError(
+            f"[cholesky_inverse] The diagonal element {place[-1] + 1} is zero, the inversion could not be completed: expected a factor without, got "
+            f"one of shape {tuple(x._layout.shape)}; use linalg.pinv"
+        )
+
+
 @public(out=True)
 @full_precision
+@beside_input
 def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
     """The inverse of L L^T (of L^T L with `upper`) for L = input: (*, n, n) -> (*, n, n).
 
@@ -191,11 +201,8 @@ def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
     tensor([[0.2500]])
     """
     x = _matrix("cholesky_inverse", input, square=True)
-    for place in np.argwhere(read(x.diagonal(0, -2, -1), "cholesky_inverse") == 0)[:1] if x._layout.device is not META else ():
-        raise LinAlgError(
-            f"[cholesky_inverse] The diagonal element {place[-1] + 1} is zero, the inversion could not be completed: expected a factor without, got "
-            f"one of shape {tuple(x._layout.shape)}; use linalg.pinv"
-        )
+    if x._layout.device is not META:
+        for_all_slices(_require_pivots_of_factor, x)
 
     def value() -> Tensor:
         return _by_factor(_h(x) if upper else x, expand(eye(x._layout.shape[-1], dtype=x._layout.dtype), tuple(x._layout.shape)))

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from calque.autograd.host import on_host
 from calque.base import dtypes as dt
+from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import broadcast_shapes, normalize_dim, whole
 from calque.functional.common import cast, is_number, is_tensor, method, prim, require_dims, require_tensors
@@ -19,7 +21,7 @@ from calque.functional.joining import cat
 from calque.functional.kinds import is_int
 from calque.functional.math import _both_float, where, with_formula
 from calque.functional.order import cumsum
-from calque.functional.placing import beside_input, host_values
+from calque.functional.placing import beside_input
 from calque.functional.results import named_result
 from calque.functional.views import reshape, sum_to_shape
 from calque.functional.windows import narrow
@@ -266,10 +268,14 @@ def frexp(input: Tensor) -> Any:
     kind = input._layout.dtype
     if kind.category != 2:
         raise DTypeError(f"[frexp] torch.frexp() only supports floating-point dtypes, expected one, got {kind!r}; convert with .float()")
-    values = read(input, "frexp")
-    mantissa, exponent = np.frexp(values if values.dtype.kind == "f" else values.astype(np.float32))
-    powers = upload(np.where(np.isfinite(mantissa), exponent, 0).astype(np.int32), dt.int32)
-    found = with_formula("FrexpBackward0", (input,), lambda: upload(mantissa.astype(kind.np), kind), lambda g: (g / cast(powers, kind).exp2(),))
+
+    def parts(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        mantissa, exponent = np.frexp(values if values.dtype.kind == "f" else values.astype(np.float32))
+        return mantissa.astype(kind.np), np.where(np.isfinite(mantissa), exponent, 0).astype(np.int32)
+
+    mantissa, exponent = on_host("frexp", parts, (input,), [tuple(input._layout.shape)] * 2)
+    powers = upload(exponent, dt.int32)
+    found = with_formula("FrexpBackward0", (input,), lambda: upload(mantissa, kind), lambda g: (g / cast(powers, kind).exp2(),))
     return FrexpResult(found, powers)
 
 
@@ -290,7 +296,9 @@ def nextafter(input: Tensor, other: Tensor) -> Tensor:
     kind = a._layout.dtype
 
     def value() -> Tensor:
-        return host_values(shape, kind, lambda: np.asarray(np.nextafter(read(a, "nextafter"), read(b, "nextafter"))).astype(kind.np))
+        if META in (a._layout.device, b._layout.device):
+            return prim("full", (0, kind), shape)
+        return upload(on_host("nextafter", lambda p, q: np.nextafter(p, q).astype(kind.np), (a, b), [shape])[0], kind)
 
     def backward(g: Tensor) -> tuple[Tensor, Tensor]:
         moved = where(prim("ne", a, b), g, 0.0)

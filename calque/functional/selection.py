@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from calque.autograd.assign import assign
+from calque.autograd.host import for_all_slices, on_host
 from calque.base import dtypes as dt
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError, how_to_pass
@@ -267,6 +268,7 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
     return reshape(_combined(base, d, where_, part, reduce, include_self), tuple(input._layout.shape))
 
 
+@beside_input
 def _combined(base: Tensor, d: int, index: Tensor, part: Tensor, reduce: str, include_self: bool) -> Tensor:
     """`scatter_reduce` of what has dims and fits, by prod, amax or amin."""
     plain = None
@@ -303,7 +305,7 @@ def _prod_gradient(g: Tensor, base: Tensor, d: int, index: Tensor, part: Tensor,
     replaced = _combined(base, d, index, prim("where", single, (1, kind), part), "prod", include_self)
     divided = prim("gather", g * result, index, d) / prim("where", zero, (1, kind), part)
     found = prim("where", single, prim("gather", g * replaced, index, d), divided)
-    if local.state.grad and (read(zeros, "scatter_reduce") > 1).any():
+    if local.state.grad and for_all_slices(lambda counts: (read(counts, "scatter_reduce") > 1).any(), zeros):
         found = with_formula("DelayedError", (found,), lambda: prim("copy", found), _several_zeros)
     return g * without_base, found
 
@@ -315,22 +317,24 @@ def _several_zeros(g: Tensor) -> tuple[Tensor]:
     )
 
 
-@beside_input
 def _combined_on_host(base: Tensor, d: int, index: Tensor, part: Tensor, reduce: str, include_self: bool) -> Tensor:
     combine = {"prod": np.multiply, "amax": np.maximum, "amin": np.minimum}[reduce]
     if base._layout.device is META:
         return prim("copy", base)
-    values, at = np.array(read(base, "scatter_reduce")), read(index, "scatter_reduce")
-    grid = list(np.indices(at.shape))
-    grid[d] = at
-    if not include_self:
-        kind = values.dtype.kind
-        low, high = (False, True) if kind == "b" else (np.iinfo(values.dtype).min, np.iinfo(values.dtype).max) if kind in "iu" else (-np.inf, np.inf)
-        start = {"prod": 1, "amax": low, "amin": high}[reduce]
-        values[tuple(grid)] = start
-    with np.errstate(all="ignore"):  # NumPy warns of NaN, and of products that leave the range
-        combine.at(values, tuple(grid), read(part, "scatter_reduce"))
-    return upload(values, base._layout.dtype)
+
+    def combined(given: np.ndarray[Any, Any], at: np.ndarray[Any, Any], elements: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        values, grid = np.array(given), list(np.indices(at.shape))
+        grid[d] = at
+        if not include_self:
+            kind = values.dtype.kind
+            whole = (np.iinfo(values.dtype).min, np.iinfo(values.dtype).max) if kind in "iu" else (-np.inf, np.inf)
+            low, high = (False, True) if kind == "b" else whole
+            values[tuple(grid)] = {"prod": 1, "amax": low, "amin": high}[reduce]
+        with np.errstate(all="ignore"):  # NumPy warns of NaN, and of products that leave the range
+            combine.at(values, tuple(grid), elements)
+        return values
+
+    return upload(on_host("scatter_reduce", combined, (base, index, part), [tuple(base._layout.shape)])[0], base._layout.dtype)
 
 
 @public(out="exact")

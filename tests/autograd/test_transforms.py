@@ -298,6 +298,48 @@ class Cube(calque.autograd.Function):
         return Cube.apply(x), 0
 
 
+class Constant(calque.autograd.Function):
+    """Numbers that do not depend on x, with a gradient that does."""
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return calque.zeros(3)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * ctx.saved_tensors[0]
+
+
+def test_gradients_through_numbers_that_depend_on_no_slice() -> None:
+    """Each slice has a history of its own behind them."""
+    rows = calque.tensor([[0.3, 1.2, 2.2], [0.5, 2.0, 3.0]])
+
+    def f(x: Any) -> Any:
+        return Constant.apply(x) * 2 + x * x
+
+    leaf, twin = rows.clone().requires_grad_(), rows.clone().requires_grad_()
+    (vmap(f)(leaf) * rows).sum().backward()
+    (calque.stack([f(row) for row in twin]) * rows).sum().backward()
+    near(leaf.grad, twin.grad)
+    near(func.jacrev(vmap(f))(rows)[1, :, 1], calque.diag(4 * rows[1]))
+
+
+def test_second_derivatives_of_what_has_a_gradient_of_zero() -> None:
+    """The first gradient has zeros in it that depend, by the graph, on every slice of those that are asked for."""
+    image = calque.arange(9.0).reshape(1, 1, 3, 3)
+
+    def f(x: Any) -> Any:
+        return F.grid_sample(image, x.reshape(1, 3, 1, 1).expand(1, 3, 1, 2) * 0.2, align_corners=False).reshape(3)
+
+    x = calque.tensor([0.3, 1.2, 2.2])
+    near(func.jacrev(func.jacrev(f))(x), calque.stack([func.hessian(lambda v, k=k: f(v)[k])(x) for k in range(3)]))
+    near(vmap(func.jacrev(func.jacrev(f)))(x[None])[0], func.jacfwd(func.jacrev(f))(x))
+
+
 class Straight(calque.autograd.Function):
     """The sign, with the gradient of the identity."""
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import calque
+from calque.base.errors import BatchError
 from calque.func import grad, hessian, jacrev, jvp, vmap
 
 WRITES: dict[str, Callable[[Any, Any], Any]] = {
@@ -95,3 +96,27 @@ def test_equal_elements_share_on_every_level(name: str) -> None:
     expected = jacrev(grad(f))(x) @ along
     np.testing.assert_allclose(grad(lambda x: jvp(f, (x,), (along,))[1])(x).numpy(), expected.numpy())
     np.testing.assert_allclose(jvp(lambda x: jvp(f, (x,), (along,))[1], (x,), (along,))[1].numpy(), (expected @ along).numpy())
+
+
+@pytest.mark.parametrize("made", [calque.zeros_like, lambda x: calque.zeros(3, dtype=x.dtype), lambda x: calque.tensor([0.0] * 3, dtype=x.dtype)])
+def test_a_tensor_made_inside_begins_to_differ_after_a_read(made: Any) -> None:
+    """What was made inside is written to with values of the slices, also if the recorded operations have run since."""
+    seen = calque.ones(2, dtype=calque.float64)
+
+    def f(x: Any) -> Any:
+        (seen + 1).sum().item()
+        y = made(x)
+        (seen + 2).sum().item()
+        y[1:] = x[:2] * x[1:]
+        return y * x[0]
+
+    rows = calque.tensor([[0.5, -0.2, 1.1], [2.0, 3.0, 4.0]], dtype=calque.float64)
+    np.testing.assert_allclose(vmap(f)(rows).numpy(), calque.stack([f(row) for row in rows]).numpy())
+    np.testing.assert_allclose(vmap(jacrev(f))(rows).numpy(), calque.stack([jacrev(f)(row) for row in rows]).numpy())
+
+
+def test_a_captured_tensor_that_was_written_to_is_still_captured() -> None:
+    total = calque.zeros(2)
+    with pytest.raises(BatchError, match=r"\[vmap\] vmap: inplace arithmetic is not possible"):
+        vmap(lambda x: (total.add_(1), total.copy_(x)))(calque.ones(3, 2))
+    assert total.tolist() == [1.0, 1.0]

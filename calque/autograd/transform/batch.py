@@ -102,6 +102,15 @@ class BatchFrame(Frame):
                 new = self.lower(wrap(made._storage, made._storage.layout))
                 self.below(lambda x=x, dim=dim, new=new: functional().movedim(x, dim, 0).copy_(new))
 
+    def depending(self, t: Tensor) -> Tensor:
+        if self.mine(t) or not (t._requires_grad and self.grad):
+            return t
+        if not self.histories.target(t._grad_fn)[1]:
+            return super().depending(t)
+        made = self.lifted(self.below(functional().expand, without_history(t), (self.size, *t._layout.shape)))
+        made._grad_fn, made._requires_grad = t._grad_fn, True
+        return made
+
     # ------------------------------------------------------------------------------------------------- one operation
 
     def operation(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]) -> Tensor:
@@ -273,7 +282,10 @@ class BatchFrame(Frame):
         return self.lifted(self.below(lambda: on_level(whole, dtype, every, random)))
 
     def uploaded(self, values: Any, dtype: DType) -> Tensor:
-        """What `on_host` has computed, as a value of this frame."""
+        """What `on_host` has computed, as a value of this frame, also where frames stand between that know nothing of it."""
+        trace: Any = local.state.trace
+        if trace is not self:
+            return trace.below(self.uploaded, values, dtype)  # type: ignore[no-any-return]
         inner = values.view(np.ndarray)
         if values.under is not None:
             inner = slices(inner, values.under.frame)

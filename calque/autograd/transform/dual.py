@@ -209,7 +209,8 @@ class DualFrame(Frame):
     def _result(self, value: Tensor, tangent: Tensor | None) -> Tensor:
         """A value of this frame, with the history that it has below."""
         made = self.handle((self.below(own_value, value) if tangent is not None else value, tangent), value_layout(value._layout))
-        made._grad_fn, made._requires_grad = value._grad_fn, value._requires_grad
+        if value._requires_grad:  # a leaf keeps its own gradient
+            made._grad_fn, made._requires_grad = value._grad_fn or passing_on(value), True
         return made
 
     def unwrapped(self, t: Tensor) -> Tensor:

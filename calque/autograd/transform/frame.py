@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import ref
+from weakref import WeakSet, ref
 
 from calque.autograd.engine import RuleNamespace
 from calque.base.dtypes import DType
@@ -59,7 +59,7 @@ class Frame:
         self.outer: Any = None  # the trace or frame of the level below
         self.open = False
         self.count = 0  # values made in this frame
-        self.places: list[tuple[Any, int]] = []  # the levels below when this was entered, and how much had been made there
+        self.owned: WeakSet[Storage] = WeakSet()  # values of the levels below that were made since this was entered
         self.grad = local.state.grad
         self.within = False  # whether another frame was there before
         self.last: Any = None  # weak reference to the value that was recorded last
@@ -73,18 +73,13 @@ class Frame:
         recorder.record_from_here(state, "transform")
         self.outer, self.open = state.trace, True
         self.within, state.plain = not state.plain, False
-        level = self.outer
-        self.places = [(level, level.count if isinstance(level, Frame) else level.n)]
-        while isinstance(level, Frame):
-            level = level.outer
-            self.places.append((level, level.count if isinstance(level, Frame) else level.n))
         state.trace = self
         return self
 
     def __exit__(self, *_: object) -> None:
         local.state.trace, self.open = self.outer, False
         local.state.plain = not self.within
-        self.outer, self.places = None, []
+        self.outer, self.owned = None, WeakSet()
 
     def again(self, function: Callable[[], Any]) -> Any:
         """`function()` on the level of this frame, also when it has been left: what a gradient has to do."""
@@ -174,7 +169,7 @@ class Frame:
 
     def host_values(self, shape: Shape, dtype: DType, values: Callable[[], Any], random: bool = False) -> Tensor:
         """As `functional.placing.host_values`."""
-        if random and self.outer.transforms:  # which may want other numbers for each of its slices
+        if self.outer.transforms:  # which may have other numbers for each of its slices
             return self.below(on_level, shape, dtype, lambda: self.again(values), random)  # type: ignore[no-any-return]
         return upload(values(), dtype)
 
@@ -184,12 +179,18 @@ class Frame:
 
     def born(self, storage: Storage) -> None:
         """A tensor was made of Python data here."""
+        self.owned.add(storage)
         if isinstance(self.outer, Frame):
             self.outer.born(storage)
 
     def by_formula(self, inputs: tuple[Tensor, ...], out: Tensor, backward: Callable[[Any], tuple[Any, ...]], straight: bool) -> Tensor:
         """The result of a function of `inputs` whose gradient has a formula of its own; `straight`: which is not its derivative."""
         return out
+
+    def depending(self, t: Tensor) -> Tensor:
+        """A tensor that was given a node with a formula of its own: as a value of the frame that this node leads to, also where its numbers do
+        not depend on one (zeros do not), so that each level has the history that it can follow."""
+        return self.below(depending, t)  # type: ignore[no-any-return]
 
     def saving(self, node: FunctionNode) -> None:
         """A node with a formula has saved what it needs."""
@@ -223,6 +224,7 @@ class Frame:
                 needs = needs or x._requires_grad
         if not lifted:
             out = self.plain(op, operands, attrs)
+            self.owned.add(out._storage)
             self.last = ref(out)
             return out
         layouts = tuple([x[1] if x.__class__ is tuple else value_layout(x._layout) for x in operands])
@@ -273,13 +275,19 @@ class Frame:
         storage.writer = FrameEdge(self, UPDATE, (), storage.layout, ())
 
     def made_inside(self, storage: Storage) -> bool:
-        """Whether a value of a level below was recorded since this frame was entered."""
-        return storage.buffer is None and any(storage.trace is level and storage.slot >= first for level, first in self.places)
+        """Whether a value of a level below was made since this frame was entered."""
+        return storage in self.owned
 
     def plain_write(self, storage: Storage, view: Layout, value: Tensor) -> None:
         """A write of a value of the level below into a tensor that is not of this frame."""
         value = self.below(own_value, value)
         self.below(recorder.write, storage, view, value._storage)
+
+
+def depending(t: Tensor) -> Tensor:
+    """See `Frame.depending`, of the level that records now."""
+    trace = local.state.trace
+    return trace.depending(t) if trace.transforms else t  # type: ignore[no-any-return]
 
 
 def own_value(value: Tensor) -> Tensor:

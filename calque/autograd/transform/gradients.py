@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakValueDictionary, finalize
 
 from calque.autograd import api
 from calque.autograd.modes import enable_grad
@@ -40,6 +41,22 @@ def _fresh(x: Tensor, outer: bool) -> Tensor:
     return made
 
 
+_finished: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # handles that no transform asks a gradient of any more, by their id
+
+
+def _finish(own: Sequence[Tensor]) -> None:
+    """Note that nobody can ask for gradients of these handles of a transform: what leads to them alone has no history that counts."""
+    for t in own:
+        if t._grad_fn is None:
+            _finished[id(t)] = t
+
+
+def _asking(function: Callable[..., Any], own: Sequence[Tensor]) -> Callable[..., Any]:
+    """`function`, the last that asks for gradients of these handles."""
+    finalize(function, _finish, own).atexit = False
+    return function
+
+
 def _leads_out(roots: Sequence[Tensor], own: Sequence[Tensor]) -> list[bool]:
     """For every root whether something with a gradient other than `own` is behind it."""
     known: dict[int, bool] = {id(api.target_of(t)): False for t in own}
@@ -56,7 +73,7 @@ def _leads_out(roots: Sequence[Tensor], own: Sequence[Tensor]) -> list[bool]:
                 stack.pop()
                 continue
             if isinstance(item, Tensor) or item.__class__ is Entered:
-                known[key] = True
+                known[key] = _finished.get(key) is not item
                 stack.pop()
                 continue
             targets = [t for t in item.next if t is not None]
@@ -122,7 +139,8 @@ def _pulled(outputs: list[Tensor], inputs: list[Tensor], weights: list[Any], cre
     if not pairs:
         return [functional().zeros_like(x.detach()) for x in inputs]
     roots, given = zip(*pairs, strict=True)
-    return list(api.grad(roots, inputs, given, retain_graph=retain or create, create_graph=create, allow_unused=True, materialize_grads=True))
+    found = api.grad(roots, inputs, given, retain_graph=retain or create, create_graph=create, allow_unused=True)
+    return [functional().zeros_like(x.detach()) if g is None else g for x, g in zip(inputs, found, strict=True)]
 
 
 # -------------------------------------------------------------------------------------------------------------- grad, vjp
@@ -153,6 +171,7 @@ def _value_and_gradient(
         rest, shape = tree.flatten(aux)
         value, *rest = _closed([output, *rest], own, create or outer)
         found = _closed(found, own, create)
+    _finish(own)
     return tree.unflatten(found, structure), value, tree.unflatten(rest, shape)
 
 
@@ -247,7 +266,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
             found = _pulled(outputs, own, given, create, retain_graph)
         return tree.unflatten(found if create_graph else _closed(found, own, create), structure)
 
-    made = tree.unflatten(values[: len(outputs)], shape), pull
+    made = tree.unflatten(values[: len(outputs)], shape), _asking(pull, own)
     return (*made, tree.unflatten(values[len(outputs) :], aux_shape)) if has_aux else made
 
 
@@ -289,7 +308,7 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
     if strict and any(t is None for _, t in pairs):
         raise AutogradError("[jvp] The output of func is independent of the input, which is not allowed with strict=True; use strict=False for zeros")
     values = [p if o._requires_grad else without_history(p) for (p, _), o in zip(pairs, outputs, strict=True)]
-    found = [functional().zeros_like(p.detach()) if t is None else t for p, t in pairs]
+    found = _closed([functional().zeros_like(p.detach()) if t is None else t for p, t in pairs], [], True)
     made = tree.unflatten(values, shape), tree.unflatten(found, shape)
     return (*made, aux) if has_aux else made
 
@@ -324,7 +343,7 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
             found = [functional().zeros_like(o.detach()) if w is None else next(moved) for o, w in zip(outputs, weights, strict=True)]
         return tree.unflatten(found, shape)
 
-    return tree.unflatten(_closed(list(outputs), own, outer), shape), push
+    return tree.unflatten(_closed(list(outputs), own, outer), shape), _asking(push, [*own, *moving])
 
 
 Transforms.linearize, Transforms.vjp = linearize, vjp  # for functions that only their gradient formula can say anything of

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from calque.autograd.api import passing_on
-from calque.autograd.transform.frame import FrameEdge, functional
+from calque.autograd.transform.frame import FrameEdge, depending, functional
 from calque.base.errors import BatchError
 from calque.base.layout import Layout, dense_layout
 from calque.record.nodes import VIEW_RULE, FunctionNode, GradNode, OutputNode
@@ -63,7 +63,7 @@ class History:
         """`value`, which has no history, with that of `t`."""
         result: Tensor = wrap(value._storage, value._layout)
         result._grad_fn, result._requires_grad = self.node(t._grad_fn), True
-        return result
+        return self.frame.below(depending, result)  # type: ignore[no-any-return]
 
     def recalled(self, value: Tensor, t: Tensor) -> Tensor:
         """`value` with the history that `t` had when it got its own: a write through a tensor without one (`detach()`) changes numbers alone."""
