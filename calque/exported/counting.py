@@ -11,6 +11,7 @@ from calque.base.layout import dense_layout
 from calque.exported.frame import Counted, ExportFrame
 from calque.exported.names import Reached
 from calque.functional.common import is_tensor
+from calque.optim.kept import ParameterState, held
 
 
 class Counters:
@@ -23,7 +24,7 @@ class Counters:
         for optimizer, prefix in zip(reached.optimizers, reached.optimizer_names, strict=True):
             known: dict[Any, str] = {}
             for entries, key in _numbers(optimizer):
-                value = entries[key]
+                value: Any = held(entries, key)
                 name = known.get((key, value))
                 if name is None:
                     name = known[key, value] = f"{prefix}{key}" + (f".{len(known)}" if known else "")
@@ -40,7 +41,7 @@ class Counters:
         """(name, input, value behind the step, value now) of all that the program uses."""
         ends: dict[str, int] = {}
         for entries, key, _, name in self.places:
-            now = entries[key]
+            now = held(entries, key)
             if type(now) is not Counted or ends.setdefault(name, now.node) != now.node:
                 raise ExportError(
                     f"[export] expected a step in which an optimizer counts {name} for all its parameters in one way; are some of them left out? "
@@ -52,7 +53,10 @@ class Counters:
 def _numbers(optimizer: Any) -> Iterator[tuple[dict[str, Any], str]]:
     for entries in optimizer.state.values():
         for key in optimizer.on_host if isinstance(entries, dict) else ():
-            if key in entries and not is_tensor(entries[key]) and isinstance(entries[key], int | float):
+            value: Any = held(entries, key)
+            if is_tensor(value) and isinstance(entries, ParameterState):  # a program has asked for it
+                value = entries[key] = int(value) if key == "step" else float(value)
+            if isinstance(value, int | float):
                 yield entries, key
 
 

@@ -509,7 +509,7 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = Fal
         return prim("sum", prim("abs", x), dims, keepdim)
     kind, x = x._layout.dtype, _wide(x)
     if ord == 2:
-        return cast(safe_sqrt(prim("sum", x * x, dims, keepdim)), kind)
+        return cast(safe_sqrt(prim("sum", prim("mul", x, x), dims, keepdim)), kind)
     size = prim("abs", x)
     if ord < 1:  # the power has no derivative at 0, the norm has gradient 0 there
         size = where(x == 0, 0.0 if ord > 0 else math.inf, where(x == 0, 1.0, size) ** float(ord))

@@ -9,6 +9,8 @@ from typing import Any
 from calque.base.dtypes import FInfo
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
+from calque.functional.reductions import norm
+from calque.optim.methods import state_of
 from calque.optim.optimizer import Optimizer, check_common, check_range, gradient, replace, slot
 from calque.tensor import Tensor, constant
 
@@ -104,3 +106,30 @@ class Adafactor(Optimizer):
             replace(held, means[-1])
         rows, columns = means
         return rows * columns / rows.mean(-2, keepdim=True).clamp(min=smallest)
+
+    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+        """`update_group` in PyTorch's calls, which read two norms; see `optim.methods`."""
+        least, d, count = float(group["eps"][1]), float(group["d"]), p.numel()
+        smallest = FInfo(p.dtype).eps if group["eps"][0] is None else float(group["eps"][0])
+        shrink, share, relative = self.step_numbers(group, [p])
+        rate = max(least, p.norm(2).item() / count**0.5) * relative
+        if group["weight_decay"]:
+            p.mul_(shrink)
+        update = self._second_moment_by_methods(p, g, share, smallest).clamp_(min=smallest * smallest).rsqrt_()
+        update.mul_(g)
+        p.add_(update, alpha=-rate / max(1.0, update.norm(2).item() / (count**0.5 * d)))
+
+    def _second_moment_by_methods(self, p: Any, g: Any, share: float, smallest: float) -> Any:
+        state = self.state[p]
+        if g.dim() < 2:
+            variance = state_of(state, "variance", g)
+            variance.lerp_(g * g, share)
+            return variance.clone()
+        for name, dim in (("row_var", -1), ("col_var", -2)):
+            if name not in state:
+                extents = list(g.shape)
+                extents[dim] = 1
+                state[name] = g.new_zeros(extents)
+            state[name].lerp_(norm(g, dim=dim, keepdim=True).square_().div_(g.size(dim)), share)
+        rows, columns = state["row_var"], state["col_var"]
+        return (rows @ columns).div_(rows.mean(dim=-2, keepdim=True).clamp_(min=smallest))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from calque.functional.common import is_tensor
+from calque.optim.kept import count_of
 from calque.optim.methods import decayed, maximum, move_moments, state_of
 from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, cycles, gradient, replace, root, slot
 
@@ -50,7 +51,7 @@ class Adam(Optimizer):
         last = -1
         for p in parameters:
             state = self.state[p]
-            state["step"] = t = state.get("step", 0) + 1
+            state["step"] = t = count_of(state) + 1
             if t != last:
                 last, inverse, rate = t, 1.0 / root(1.0 - beta2**t), lr / (1.0 - beta1**t)
             found += (shrink, inverse, rate)

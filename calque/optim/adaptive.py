@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from calque.base.errors import ArgumentError
+from calque.optim.kept import count_of
 from calque.optim.methods import has_methods, state_of
 from calque.optim.optimizer import Optimizer, check_common, check_range, cycles, gradient, replace, slot
 
@@ -37,7 +38,7 @@ class RMSprop(Optimizer):
         """Count a step of each parameter; the rate, and a momentum that a schedule moves."""
         for p in parameters:
             state = self.state[p]
-            state["step"] = state.get("step", 0) + 1
+            state["step"] = count_of(state) + 1
         return [float(group["lr"]), *([float(group["momentum"])] if cycles(group) else [])]
 
     def update_group(self, group: dict[str, Any]) -> None:
@@ -128,7 +129,7 @@ class Adagrad(Optimizer):
         found: list[float] = []
         for p in parameters:
             state = self._state_of(p, group)
-            state["step"] = t = state["step"] + 1
+            state["step"] = t = count_of(state) + 1
             found.append(lr / (1.0 + (t - 1) * decay))
         return found
 

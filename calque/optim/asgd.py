@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from calque.optim.kept import number_of
+from calque.optim.methods import state_of
 from calque.optim.optimizer import Optimizer, check_common, check_range, gradient, replace, slot
 
 
@@ -52,7 +54,7 @@ class ASGD(Optimizer):
         found: list[float] = []
         for p in parameters:
             t, state = self.count_step(p), self.state[p]
-            eta, mu = state.get("eta", float(np.float32(lr))), state.get("mu", 1.0)
+            eta, mu = number_of(state, "eta", float(np.float32(lr))), number_of(state, "mu", 1.0)
             found += (eta, 1.0 - lambd * eta, 1.0 - mu, mu)
             state["eta"] = float(np.float32(lr / (1.0 + lambd * lr * t) ** alpha))  # PyTorch keeps both in float32
             state["mu"] = float(np.float32(1.0 / max(1.0, t - start)))
@@ -69,3 +71,16 @@ class ASGD(Optimizer):
             value = p * shrink - g * eta
             replace(mean, mean * old + value * new)
             replace(p, value)
+
+    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+        """`update_group` in PyTorch's calls; see `optim.methods`."""
+        decay, mean = float(group["weight_decay"]), state_of(self.state[p], "ax", p)
+        eta, shrink, _, share = self.step_numbers(group, [p])
+        if decay:
+            g = g.add(p, alpha=decay)
+        p.mul_(shrink)
+        p.add_(g, alpha=-eta)
+        if share != 1:
+            mean.add_(p.sub(mean).mul_(share))
+        else:
+            mean.copy_(p)

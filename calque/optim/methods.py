@@ -51,7 +51,7 @@ def update_by_methods(optimizer: Any) -> None:
             g: Any = gradient_of(p)
             if g is not None:
                 _check(optimizer, p, g)
-                optimizer.update_by_methods(group, p, -g if group["maximize"] else g)
+                optimizer.update_by_methods(group, p, -g if group.get("maximize") else g)
 
 
 def _check(optimizer: Any, p: Any, g: Any) -> None:
@@ -63,7 +63,8 @@ def _check(optimizer: Any, p: Any, g: Any) -> None:
     if first is None or first is not second:
         raise ArgumentError(
             f"[{kind.__name__}] expected parameters of an ordinary class, got one of {type(p).__name__}, whose own methods an update has to call: "
-            f"{kind.__name__} does not say which; use SGD, Adam, AdamW, RMSprop, Adagrad, Adadelta, Adamax, NAdam or RAdam"
+            f"{kind.__name__} does not say which; define {kind.__name__}.update_by_methods, or use one of the optimizers of this package but "
+            "SparseAdam, LARS and LAMB"
         )
     if g.is_sparse or g.is_complex():
         raise ArgumentError(

@@ -10,6 +10,7 @@ from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
+from calque.optim.methods import state_of
 from calque.optim.optimizer import Optimizer, check_range, replace, slot
 from calque.tensor import Tensor
 
@@ -92,3 +93,13 @@ class Muon(Optimizer):
             replace(buffer, average)
             update: Any = _orthogonal(g + (average - g) * momentum if group["nesterov"] else average, group["ns_coefficients"], steps, eps)
             replace(p, p * shrink - (update * rate).to(p._layout.dtype))
+
+    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+        """`update_group` in PyTorch's calls; see `optim.methods`."""
+        momentum, buffer = float(group["momentum"]), state_of(self.state[p], "momentum_buffer", g)
+        shrink, rate = self.step_numbers(group, [p])
+        buffer.lerp_(g, 1.0 - momentum)
+        update = g.lerp(buffer, momentum) if group["nesterov"] else buffer
+        update = _orthogonal(update, group["ns_coefficients"], int(group["ns_steps"]), float(group["eps"]))
+        p.mul_(shrink)
+        p.add_(update, alpha=-rate)

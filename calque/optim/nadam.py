@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.optim.kept import count_of, number_of
 from calque.optim.methods import decayed, move_moments, state_of
 from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, gradient, replace, slot
 
@@ -61,7 +62,7 @@ class NAdam(Optimizer):
         for p in parameters:
             t, state = self.count_step(p), self.state[p]
             mu, following = (beta1 * (1.0 - 0.5 * 0.96 ** (k * slower)) for k in (t, t + 1))
-            state["mu_product"] = product = float(np.float32(state.get("mu_product", 1.0)) * np.float32(mu))  # PyTorch keeps it in float32
+            state["mu_product"] = product = float(np.float32(number_of(state, "mu_product", 1.0)) * np.float32(mu))  # PyTorch keeps it in float32
             found += (shrink, 1.0 / math.sqrt(1.0 - beta2**t), lr * (1.0 - mu) / (1.0 - product), lr * following / (1.0 - product * following))
         return found
 
@@ -90,6 +91,6 @@ class NAdam(Optimizer):
         mean, square = state_of(state, "exp_avg", p), state_of(state, "exp_avg_sq", p)
         g = decayed(group, p, g, shrink)
         move_moments(group, mean, square, g)
-        spread = square.div(1.0 - float(group["betas"][1]) ** state["step"]).sqrt().add_(float(group["eps"]))
+        spread = square.div(1.0 - float(group["betas"][1]) ** count_of(state)).sqrt().add_(float(group["eps"]))
         p.addcdiv_(g, spread, value=-fresh)
         p.addcdiv_(mean, spread, value=-carried)

@@ -27,6 +27,7 @@ from calque.functional.common import is_tensor
 from calque.functional.subclasses import ASKING, forget_asked
 from calque.nn.shares import part_of_state, require_whole, whole_state
 from calque.nn.traps import Departures, look_for_departed
+from calque.optim.kept import ParameterState, count_of, held
 from calque.optim.methods import update_by_methods
 from calque.optim.parts import update
 from calque.optim.updates import update_again
@@ -144,7 +145,7 @@ class Optimizer:
     (as for PyTorch) or `update_group`.
     """
 
-    state_like_parameter: tuple[str, ...] = ()  # state tensors of the parameter's shape and dtype; checked when loaded
+    state_like_parameter: tuple[str, ...] = ()  # state tensors of the parameter's shape and dtype; the shape is checked when loaded
     state_needed: tuple[str, ...] = ()  # entries without which loaded state is of no use
     replays = False  # whether everything that changes from step to step comes from `run.capture.numbers`
     by_element = True  # whether every number of a parameter is updated by its own gradient alone
@@ -179,7 +180,7 @@ class Optimizer:
             raise DTypeError(f"[{type(self).__name__}] expected defaults as a dict of options, got {type_name(defaults)}; pass dict(lr=...)")
         self.defaults, self._departures = defaults, Departures.count
         self._reset_hooks()
-        self.state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
+        self.state: defaultdict[Any, dict[str, Any]] = self._no_state()
         self.param_groups: list[dict[str, Any]] = []
         groups = list(params)
         if not groups:
@@ -192,6 +193,9 @@ class Optimizer:
         state = recorder.local.state
         if state.capture is None and state.trace.__class__ is recorder.Trace and state.trace.n > INITIAL:
             recorder.flush("Optimizer")
+
+    def _no_state(self) -> defaultdict[Any, dict[str, Any]]:
+        return defaultdict(ParameterState if self.on_host and type(self).step is Optimizer.step else dict)
 
     def _reset_hooks(self) -> None:
         self._optimizer_step_pre_hooks: Hooks = OrderedDict()
@@ -346,7 +350,7 @@ class Optimizer:
     def count_step(self, parameter: Tensor) -> int:
         """Count a step of a parameter, and say which it is."""
         state = self.state[parameter]
-        state["step"] = count = state.get("step", 0) + 1
+        state["step"] = count = count_of(state) + 1
         return count
 
     def step_numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
@@ -433,10 +437,10 @@ class Optimizer:
         return result
 
     def _packed(self, values: Any) -> Any:
-        held = [name for name in self.on_host if isinstance(values.get(name), (int, float))]
-        if not held:
+        numbers = [name for name in self.on_host if isinstance(held(values, name), (int, float))]
+        if not numbers:
             return values
-        return {name: upload(np.asarray(value, np.float32), dt.float32) if name in held else value for name, value in values.items()}
+        return {name: upload(np.asarray(value, np.float32), dt.float32) if name in numbers else value for name, value in dict.items(values)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; checks everything before changing anything."""
@@ -451,7 +455,7 @@ class Optimizer:
         self._check_sizes(saved)
         parameters = {i: p for g, s in zip(self.param_groups, saved, strict=True) for i, p in zip(s["params"], g["params"], strict=True)}
         names = {id(p): n for g in self.param_groups for p, n in zip(g["params"], self._names(g), strict=True)}
-        loaded: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
+        loaded = self._no_state()
         problems: list[str] = []
         for key, values in state_dict["state"].items():
             parameter = parameters.get(int(key) if isinstance(key, str) and key.isdigit() else key)
@@ -460,7 +464,7 @@ class Optimizer:
             else:
                 values = part_of_state(values, parameter)
                 problems += self._problems(values, parameter, f"parameter {key} ({names[id(parameter)]})")
-                loaded[parameter] = self._unpacked(values)
+                loaded[parameter] = self._unpacked(values, parameter)
         if problems:
             _refuse(problems)
         groups = [_merged(group, other) for group, other in zip(self.param_groups, saved, strict=True)]
@@ -508,17 +512,17 @@ class Optimizer:
             have = layout_of(value)
             if tuple(have.shape) != tuple(want.shape):
                 found.append(f"state {name!r} of {what} has shape {list(have.shape)}, its parameter {list(want.shape)}")
-            elif have.dtype is not want.dtype:
-                found.append(f"state {name!r} of {what} has dtype {have.dtype!r}, its parameter {want.dtype!r}; convert it with .to({want.dtype!r})")
         return found
 
-    def _unpacked(self, values: Any) -> Any:
-        result = _copy(values)
+    def _unpacked(self, values: Any, parameter: Tensor) -> Any:
+        """A copy of loaded state, in the dtype of the parameter if that is a floating one, as PyTorch's."""
+        kind = layout_of(parameter).dtype
+        result = _copy(values, kind if kind.category == 2 else None)
         for name in self.on_host:
             if is_tensor(result.get(name)):
                 number = result[name].item()
                 result[name] = int(number) if name == "step" else float(number)
-        return result
+        return ParameterState(result) if self.state.default_factory is ParameterState else result
 
     def __repr__(self) -> str:
         text = f"{type(self).__name__} ("
@@ -548,14 +552,14 @@ def _refuse(problems: list[str]) -> NoReturn:
     raise StateDictError("[load_state_dict] " + ";\n  ".join(problems) + "; nothing was loaded")
 
 
-def _copy(value: Any) -> Any:
-    """A copy that shares no memory with the original."""
+def _copy(value: Any, kind: dt.DType | None = None) -> Any:
+    """A copy that shares no memory with the original, with tensors of this dtype; but a count of steps stays what it is."""
     if is_tensor(value):
-        return value.detach().clone()
+        return value.detach().clone() if kind is None or value.dtype is kind else value.detach().to(kind)
     if isinstance(value, dict):
-        return {k: _copy(v) for k, v in value.items()}
+        return {k: _copy(v, None if k == "step" else kind) for k, v in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_copy(v) for v in value)
+        return type(value)(_copy(v, kind) for v in value)
     return copy.deepcopy(value)
 
 
@@ -577,7 +581,7 @@ def gradient(parameter: Tensor, group: dict[str, Any], decay: float = 0.0) -> Te
 
 def slot(state: dict[str, Any], name: str, parameter: Tensor, value: float = 0.0) -> Tensor:
     """The state tensor of this name; a new one has the parameter's shape and dtype, and one value everywhere."""
-    found = state.get(name)
+    found = held(state, name)
     if found is None:
         lay = parameter._layout
         found = state[name] = constant(value, lay)

@@ -7,7 +7,9 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.errors import ArgumentError
+from calque.base.layout import preserve_format
 from calque.base.text import shown
+from calque.optim.methods import state_of
 from calque.optim.optimizer import Optimizer, check_range, gradient, replace, slot
 
 
@@ -71,3 +73,22 @@ class Rprop(Optimizer):
             replace(size, new)
             replace(p, p - g.sign() * new)
             replace(before, g)
+
+    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+        """`update_group` in PyTorch's calls; see `optim.methods`."""
+        (smaller, larger), (least, most) = map(float, group["etas"]), map(float, group["step_sizes"])
+        state = self.state[p]
+        self.count_step(p)
+        before = state_of(state, "prev", p)
+        size = state.get("step_size")
+        if size is None:
+            size = state["step_size"] = T.full_like(g, float(group["lr"]))
+        sign = g.mul(before).sign()
+        sign[sign.gt(0)] = larger
+        sign[sign.lt(0)] = smaller
+        sign[sign.eq(0)] = 1
+        size.mul_(sign).clamp_(least, most)
+        g = g.clone(memory_format=preserve_format)
+        g[sign.eq(smaller)] = 0
+        p.addcmul_(g.sign(), size, value=-1)
+        before.copy_(g)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -40,7 +39,7 @@ def swap_in_optimizer_params_and_state(
         )
     before = optimizer.state, [dict(group) for group in optimizer.param_groups]
     try:
-        state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
+        state = optimizer._no_state()
         start = 0
         for group, other in zip(optimizer.param_groups, groups, strict=True):
             own = values[start : start + len(other["params"])]

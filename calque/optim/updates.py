@@ -101,6 +101,10 @@ class Update:
                 if values:
                     for name, value in values.items():
                         if value.__class__ in TENSOR_TYPES:
+                            if name in optimizer.on_host:  # a program has asked for it
+                                number = values[name] = int(value) if name == "step" else float(value)
+                                parts += (name, number.__class__)
+                                continue
                             storage = value._storage
                             if storage.layout is not value._layout:
                                 return False

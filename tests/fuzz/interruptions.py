@@ -24,6 +24,7 @@ import numpy as np
 import calque
 from calque import nn
 from calque.data import DataLoader, TensorDataset
+from calque.optim.kept import held
 
 F = nn.functional
 STEPS = 3
@@ -114,7 +115,7 @@ class Loop:
         calque.synchronize()
         self.state = [t.detach().clone().numpy() for t in self.tensors()]
         self.random = calque.get_rng_state()
-        self.counts = [self.optimizer.state[p].get("step") for p in self.net.parameters()]
+        self.counts = [held(self.optimizer.state[p], "step") for p in self.net.parameters()]
 
     def restore(self) -> None:
         with calque.no_grad():

@@ -16,6 +16,7 @@ import pytest
 
 import calque
 from calque import nn
+from calque.optim.kept import held
 from calque.record.recorder import LOCK, flush, local
 from tests.hybrid.common import batch
 
@@ -44,7 +45,7 @@ class _Training:
         calque.synchronize()
         self.state = [t.clone() for t in self._tensors()]
         self.random = calque.get_rng_state()
-        self.counts = [self.optimizer.state[p]["step"] for p in self.net.parameters()]
+        self.counts = [held(self.optimizer.state[p], "step") for p in self.net.parameters()]
 
     def _tensors(self) -> list[Any]:
         kept = [t for values in self.optimizer.state.values() for t in values.values() if isinstance(t, calque.Tensor)]

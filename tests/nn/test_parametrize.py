@@ -194,3 +194,28 @@ def test_a_buffer_that_a_functional_call_replaces_is_in_the_dict() -> None:
         assert calque.func.functional_call(module, given, (calque.ones(2),)).tolist() == [5.0 + k] * 2
         assert given["count"].tolist() == [5.0 + k] * 2 and module.count.tolist() == [0.0, 0.0]
     assert calque.func.functional_call(module, (given,), (calque.ones(2),)).tolist() == [9.0, 9.0] and given["count"].tolist() == [8.0, 8.0]
+
+
+@pytest.mark.parametrize("parametrized", [False, True])
+def test_a_tied_parameter_counts_for_all_its_names(parametrized: bool) -> None:
+    """`functional_call(strict=True)` wants one of them."""
+
+    class Twice(nn.Module):
+        def forward(self, w: Any) -> Any:
+            return w + w.T
+
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    name = "weight"
+    if parametrized:
+        name = "parametrizations.weight.original"
+        for layer in model:
+            nn.utils.parametrize.register_parametrization(layer, "weight", Twice())
+        model[1].parametrizations.weight.original = model[0].parametrizations.weight.original
+    else:
+        model[1].weight = model[0].weight
+    given = {f"0.{name}": calque.eye(2) * (1.0 if parametrized else 2.0)}
+    assert calque.func.functional_call(model, given, (calque.ones(1, 2),), strict=True).tolist() == [[4.0, 4.0]]
+    with pytest.raises(ValueError, match=rf"Missing key\(s\): '1.{name}'"):
+        calque.func.functional_call(model, given, (calque.ones(1, 2),), strict=True, tie_weights=False)
+    with pytest.raises(ValueError, match=r"Unexpected key\(s\): 'other'"):
+        calque.func.functional_call(model, {**given, "other": calque.ones(1)}, (calque.ones(1, 2),), strict=True)

@@ -301,11 +301,10 @@ def test_state_that_does_not_fit_changes_nothing() -> None:
 
     def both_wrong(state: Any) -> None:
         state["state"][0]["exp_avg"] = calque.ones(4)
-        state["state"][1]["exp_avg_sq"] = calque.ones(2, 2, dtype=calque.float64)
+        state["state"][1]["exp_avg_sq"] = calque.ones(2, 3, dtype=calque.float64)
 
     refused(
-        both_wrong, "'exp_avg' of parameter 0 (b)", "[4]", "[3]", "'exp_avg_sq' of parameter 1 (c)", "torch.float64", "torch.float32",
-        "nothing was loaded",
+        both_wrong, "'exp_avg' of parameter 0 (b)", "[4]", "[3]", "'exp_avg_sq' of parameter 1 (c)", "[2, 3]", "[2, 2]", "nothing was loaded",
     )  # fmt: skip
     refused(lambda s: s["state"][1].pop("exp_avg"), "parameter 1 (c) lacks the state ['exp_avg']", "found ['step', 'exp_avg_sq'")
     refused(lambda s: s["state"].update({0: {"momentum_buffer": calque.ones(3)}}), "lacks the state ['step', 'exp_avg', 'exp_avg_sq']", "kind")

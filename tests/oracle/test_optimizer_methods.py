@@ -28,6 +28,11 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "NAdam": ("NAdam", {"lr": 0.1, "weight_decay": 0.1}),
     "NAdam, decoupled": ("NAdam", {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}),
     "RAdam": ("RAdam", {"lr": 0.1, "weight_decay": 0.1}),
+    "Rprop": ("Rprop", {"lr": 0.1}),
+    "ASGD": ("ASGD", {"lr": 0.1, "lambd": 0.1, "t0": 2, "weight_decay": 0.1}),
+    "ASGD uphill": ("ASGD", {"lr": 0.1, "maximize": True}),
+    "Adafactor": ("Adafactor", {"lr": 0.1, "weight_decay": 0.1}),
+    "Adafactor, clipped": ("Adafactor", {"lr": 0.1, "d": 1.5, "eps": (1e-6, 1e-2), "maximize": True}),
     "RAdam, decoupled": ("RAdam", {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}),
 }
 
@@ -113,7 +118,7 @@ def test_updates_are_those_of_pytorch(make: Any, name: str) -> None:
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
-        state = {k: type(v).__name__ for k, v in optimizer.state[p].items() if k not in ("step", "mu_product")}
+        state = {k: type(v).__name__ for k, v in optimizer.state[p].items() if k not in ("step", "mu_product", "eta", "mu")}
         values = {k: v.as_subclass(T.Tensor).numpy() for k, v in optimizer.state[p].items() if k in state}
         found.append((calls, state, [losses, p.detach().as_subclass(T.Tensor).numpy(), q.detach().numpy(), *(values[k] for k in sorted(values))]))
     (calls, state, ours), (their_calls, their_state, theirs) = found

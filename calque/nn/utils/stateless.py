@@ -65,13 +65,16 @@ def _with_tied(places: dict[str, Place], given: dict[str, Any]) -> dict[str, Any
     return result
 
 
-def _check(module: Any, places: dict[str, Place], given: dict[str, Any], strict: bool) -> None:
+def _check_values(given: dict[str, Any]) -> None:
     for name, value in given.items():
         if value is not None and not is_tensor(value):
             raise TypeError(f"[functional_call] expected tensors, got {type_name(value)} for {shown(name)}")
+
+
+def _check_names(module: Any, places: dict[str, Place], given: dict[str, Any]) -> None:
     unknown = [name for name in given if name not in places]
     missing = [name for name in places if name not in given]
-    if strict and (unknown or missing):
+    if unknown or missing:
         parts = [f"Unexpected key(s): {', '.join(map(repr, unknown))}."] if unknown else []
         parts += [f"Missing key(s): {', '.join(map(repr, missing))}."] if missing else []
         raise ArgumentError(f"[functional_call] Error(s) in reparametrizing for {module._get_name()}: {' '.join(parts)}")
@@ -82,9 +85,12 @@ def reparametrized(module: Any, given: dict[str, Any], tie_weights: bool, strict
     """A `with` block in which a module has these tensors in the place of its parameters, buffers and other attributes. `told`: the dict to put in
     what was assigned in their place meanwhile."""
     places = _places(module)
-    _check(module, places, given, strict)
-    places.update({name: _elsewhere(module, name) for name in given if name not in places})
+    _check_values(given)
+    if not strict:
+        places.update({name: _elsewhere(module, name) for name in given if name not in places})
     every = _with_tied(places, given) if tie_weights else given
+    if strict:
+        _check_names(module, places, every)
     changed = [(*places[name], name, value) for name, value in every.items()]
     before = [(registry, key, registry.get(key, MISSING)) for registry, key, _, _ in changed]
     try:
