@@ -10,6 +10,7 @@ CODE = """
 import calque
 calque.install_as_torch(children=False)
 import torch
+from torch._compile import _disable_dynamo
 from torch._jit_internal import _copy_to_script_wrapper
 from torch.distributions.kl import _KL_REGISTRY
 from torch.distributions.multivariate_normal import _batch_mahalanobis, _batch_mv
@@ -22,9 +23,12 @@ from torch.nn.modules.rnn import RNNCellBase
 from torch.nn.modules.transformer import _get_activation_fn, _get_clones
 from torch.nn.utils import prune
 from torch.optim.lr_scheduler import LRScheduler, _LRScheduler
+import torch.utils._foreach_utils
 from torch.optim.optimizer import Optimizer, ParamsT, _get_value, _use_grad_for_differentiable, required
 
-assert _copy_to_script_wrapper(len) is len
+assert _copy_to_script_wrapper(len) is len and torch._disable_dynamo is _disable_dynamo
+assert _disable_dynamo(len)([1]) == 1 and _disable_dynamo(recursive=False)(len)([1]) == 1
+assert torch.utils._foreach_utils._foreach_supported_types == [torch.Tensor]
 assert issubclass(_LRScheduler, LRScheduler) or _LRScheduler is LRScheduler
 assert (torch.distributions.Normal, torch.distributions.Normal) in _KL_REGISTRY and Module is torch.nn.Module
 assert isinstance(torch.distributions.ExpTransform().inv, _InverseTransform)

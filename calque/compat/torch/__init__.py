@@ -301,6 +301,8 @@ def find(name: str, default: Any) -> Any:
     half and what else PyTorch's source leaves in the module, which load when they are asked for."""
     if name == "torch":
         return face("torch")
+    if name == "_disable_dynamo":
+        return face("torch._compile")._disable_dynamo
     if name.startswith("_foreach_") or name in PRIVATE:
         return getattr(calque, name, default)
     if name.startswith("__") or hasattr(calque, name):
