@@ -34,7 +34,7 @@ from calque.kernel.schedule import Buffer, Host, Schedule
 
 CHECKED_BYTES = 1 << 20
 """A run that allocates more than this first asks for all of it together."""
-_PROGRESS, _ALONE = REQUEST.index("progress"), REQUEST.index("alone")
+_PROGRESS = REQUEST.index("progress")
 KEPT_BYTES = 1 << 16
 """An output up to this size is used again by the next run if nobody else refers to it by then..."""
 KEPT_WHOLE = 4 << 20
@@ -293,12 +293,12 @@ class CpuExecutable(Executable):
             words.integers(scalars)
         if self._alone:
             return words.call(arrays, scalars) is arrays
-        words.request[_ALONE] = self._brief and beside()
+        brief = self._brief
         if progress is None:
-            return TEAM.runtime.step(words.call, words.request, arrays, scalars) is arrays
+            return TEAM.runtime.step(words.call, words.request, brief and beside(), brief, arrays, scalars) is arrays
         words.request[_PROGRESS] = progress.address
         try:
-            return TEAM.runtime.step(words.call, words.request, arrays, scalars) is arrays
+            return TEAM.runtime.step(words.call, words.request, brief and beside(), brief, arrays, scalars) is arrays
         finally:
             words.request[_PROGRESS] = 0
 
@@ -328,7 +328,7 @@ class CpuExecutable(Executable):
         only = self.linked.stretches[0]
         request = words.laid_out(self._records + 24 * only.first, only.count, self._alone, len(held[0]), [_address(t) for t in held])
         kept = [] if self._alone else [source for source in sources if not isinstance(source, int)]
-        made = rerun.Rerun(facts, (self, words), request, self._alone, kept, borrowed)
+        made = rerun.Rerun(facts, (self, words), request, self._alone, self._brief, kept, borrowed)
         if not made.whole:
             return None
         for table in (self._kept, self._spare):  # memory that stays with whom it is now
@@ -412,7 +412,7 @@ class CpuExecutable(Executable):
         if stretch.host is None:
             told = 0 if progress is None else progress.address
             alone = runs_alone(stretch) or (self._brief and beside())
-            TEAM.runtime.run(self._records + 24 * stretch.first, stretch.count, words, alone, told)
+            TEAM.runtime.run(self._records + 24 * stretch.first, stretch.count, words, alone, told, self._brief)
         elif isinstance(stretch.host, Host):
             host = stretch.host
             run_host(

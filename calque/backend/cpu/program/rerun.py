@@ -30,9 +30,9 @@ class Rerun:
     `arena`: bytes of temporary memory that every run borrows from the pool, as the last of the objects.
     """
 
-    def __init__(self, facts: Standing, words: Any, request: list[int], alone: bool, kept: list[Any], arena: int) -> None:
-        """`kept`: arrays that must not go while a run is without the interpreter's lock."""
-        self._words, self._alone, self._arena = words, alone, arena
+    def __init__(self, facts: Standing, words: Any, request: list[int], alone: bool, brief: bool, kept: list[Any], arena: int) -> None:
+        """`brief`: see `Runtime.run`. `kept`: arrays that must not go while a run is without the interpreter's lock."""
+        self._words, self._alone, self._brief, self._arena = words, alone, brief, arena
         rows = Rows()
         for what, held, detail in facts.rows:
             if what == "slots":
@@ -102,7 +102,7 @@ class Rerun:
             poison(self._words[1].arena)
         if self._alone:
             return self.call(arguments, scalars, results) is True
-        return TEAM.runtime.step(self.call, self.request, arguments, scalars, results) is True
+        return TEAM.runtime.step(self.call, self.request, False, self._brief, arguments, scalars, results) is True
 
 
 def _table(rows: Any, width: int) -> Any:

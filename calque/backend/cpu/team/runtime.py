@@ -26,6 +26,9 @@ from calque.base import config
 from calque.base.errors import ArgumentError
 
 MAX_THREADS = config.MOST_THREADS
+ALONE, MOST_ALONE = 16, 2048  # short jobs of one thread behind one in which the team was kept waiting; while that comes again twice as many each time
+SMOOTH = 128  # short jobs without that, behind which it is half as many
+_ALONE = runtime_text.REQUEST.index("alone")
 _WORD = ctypes.c_int64
 
 
@@ -76,6 +79,9 @@ class Runtime:
         self._control: Any = None
         self._scratch: list[Array] = []
         self._address = 0
+        self._stalls: Any = (0,)  # see `runtime_text.STALLS`
+        self._rest = self._next_rest = 0  # short jobs that the caller does alone from here on, and how many after the next stall
+        self._smooth = 0  # short jobs without a stall since the last one
         self.running = 0  # threads, the caller included; 0: not started
 
     @property
@@ -83,23 +89,28 @@ class Runtime:
         """The entry points, the same for all teams."""
         return native()
 
-    def run(self, launches: int, count: int, words: int, alone: bool = False, progress: int = 0) -> None:
+    def run(self, launches: int, count: int, words: int, alone: bool = False, progress: int = 0, brief: bool = False) -> None:
         """Run `count` launches (address of their records, address of the argument words) and wait for them.
 
         `alone`: on the calling thread only, for work that is smaller than waking a worker. `progress`: address of what is told how far they are.
+        `brief`: short enough for that, see `crowded`.
         """
         native = self.native
         with self._lock:
             wanted = self.wanted()
             if self.running != wanted:
                 self._restart(wanted)
+            alone = alone or (brief and self._crowded())
+            before = self._stalls[0]
             if not progress:
                 native.run(self._address, launches, count, words, alone)
-                return
-            told = self._control.view(np.int64)[runtime_text.PROGRESS // 8 :][:1]
-            told[0] = progress
-            native.run(self._address, launches, count, words, alone)
-            told[0] = 0
+            else:
+                told = self._control.view(np.int64)[runtime_text.PROGRESS // 8 :][:1]
+                told[0] = progress
+                native.run(self._address, launches, count, words, alone)
+                told[0] = 0
+            if brief and not alone:
+                self._judge(before)
 
     def threads(self) -> int:
         """Threads that a job runs on, the caller included (starting them if need be)."""
@@ -109,14 +120,38 @@ class Runtime:
                 self._restart(wanted)
             return self.running
 
-    def step(self, call: Callable[..., Any], request: Any, *arguments: Any) -> Any:
-        """What `call` returns for one run of a program: `calque_step` or `calque_again`, bound to this request."""
+    def step(self, call: Callable[..., Any], request: Any, alone: bool, brief: bool, *arguments: Any) -> Any:
+        """What `call` returns for one run of a program: `calque_step` or `calque_again`, bound to this request. `alone`, `brief`: as for `run`."""
         with self._lock:
             wanted = self.wanted()
             if self.running != wanted:
                 self._restart(wanted)
             request[0] = self._address  # a restart moves it
-            return call(*arguments)
+            request[_ALONE] = alone = alone or (brief and self._crowded())
+            if alone or not brief:
+                return call(*arguments)
+            before = self._stalls[0]
+            found = call(*arguments)
+            self._judge(before)
+            return found
+
+    def _crowded(self) -> bool:
+        """Whether a short job is the caller's alone: other processes have the cores, and a thread of the team that the operating system has taken
+        away keeps all others waiting for a tick of its clock, at any launch. Values do not depend on who computes."""
+        if self._rest:
+            self._rest -= 1
+            return True
+        return False
+
+    def _judge(self, before: int) -> None:
+        """A short job has run; there were so many stalls before. The team rests for longer each time, until many jobs have passed without one."""
+        if self._stalls[0] != before:
+            self._rest = self._next_rest
+            self._next_rest, self._smooth = min(2 * self._next_rest, MOST_ALONE), 0
+        elif self._next_rest > ALONE:
+            self._smooth += 1
+            if self._smooth >= SMOOTH:
+                self._next_rest, self._smooth = self._next_rest // 2, 0
 
     def _restart(self, threads: int) -> None:
         if not 1 <= threads <= MAX_THREADS:
@@ -130,6 +165,7 @@ class Runtime:
         self._control, self._address = control, address
         started = self.native.start(address)
         words[320 // 8] = started
+        self._stalls, self._rest, self._next_rest = memoryview(words)[runtime_text.STALLS // 8 :], 0, ALONE  # type: ignore[arg-type]
         self.running = threads if started == threads else started
 
     def _stop(self) -> None:
@@ -149,7 +185,7 @@ class Runtime:
         """In a forked child: the workers stayed in the parent, and its lock may be held by a thread that is gone."""
         self._lock = threading.RLock()
         self._kept = (self._control, self._scratch)  # the parent's layout, never touched again
-        self._control, self._scratch, self.running = None, [], 0
+        self._control, self._scratch, self._stalls, self.running = None, [], (0,), 0
 
 
 def _control_block(scratch: list[Array]) -> tuple[Array, int]:

@@ -25,13 +25,15 @@ from calque.backend.cpu.compile.target import SCRATCH_BYTES
 from calque.backend.cpu.text.address_text import with_addresses
 from calque.backend.cpu.text.progress_text import progress_text
 from calque.backend.cpu.text.same_text import same_text
-from calque.backend.cpu.text.spin_text import spin_text
 
 THREAD_BLOCK = 384
 THREAD_BYTES = 64
 BARRIER = 128
 PROGRESS = 288
+STALLS = 296  # how often a thread has waited for another one for longer than STALLED
 SPIN_IDLE = 3000
+SPIN_BARRIER = 4000  # looks, after which a thread that waits lets others of the machine run in between
+STALLED = 1_500_000  # nanoseconds: less than the operating system takes a thread away for, more than short programs take
 LOCAL_WORDS = 8
 BEHIND_SCRATCH = 4096
 """Bytes behind a thread's scratch memory: the words of `contract/finish.py`, from `LOCAL_WORDS` on the arguments of a loop on part of a result."""
@@ -41,10 +43,6 @@ _PAUSE = {
     "x86_64": "call void @llvm.x86.sse2.pause()", "amd64": "call void @llvm.x86.sse2.pause()",
     "aarch64": "call void @llvm.aarch64.hint(i32 1)", "arm64": "call void @llvm.aarch64.hint(i32 1)",
 }  # fmt: skip
-
-_LOOK = """
-  %now = load atomic i32, ptr %generation acquire, align 4
-  %ready = icmp ne i32 %now, %g"""
 
 _LAUNCHES = """
 define internal void @launches(i64 %number, i64 %threads, ptr %barrier, ptr %scratch, ptr %launches, i64 %count, ptr %words)
@@ -216,6 +214,7 @@ ready:
 
 _TEXT = """
 declare i32 @sched_yield()
+declare i32 @clock_gettime(i32, ptr)
 declare i64 @syscall(i64, ...)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
@@ -238,9 +237,58 @@ release:
   %next = add i32 %g, 1
   store atomic i32 %next, ptr %generation release, align 4
   ret void
-BARRIER_SPIN
+spin:
+  %turn = phi i32 [0, %arrive], [%turn1, %pause]
+  %now = load atomic i32, ptr %generation acquire, align 4
+  %ready = icmp ne i32 %now, %g
+  br i1 %ready, label %done, label %wait
+wait:
+  %long = icmp uge i32 %turn, SPIN_BARRIER
+  br i1 %long, label %yield, label %pause
+pause:
+  PAUSE
+  %turn1 = add i32 %turn, 1
+  br label %spin
+yield:
+  %stalls = getelementptr i8, ptr %b, i64 STALLS_BEHIND
+  call void @yielding(ptr %generation, i32 %g, ptr %stalls)
+  ret void
 done:
   ret void
+}
+
+; Waits for another generation, while other threads of the machine run; counts it if that takes long.
+define internal void @yielding(ptr %generation, i32 %g, ptr %stalls) nounwind noinline {
+entry:
+  %start = call i64 @nanoseconds()
+  br label %look
+look:
+  %ignored = call i32 @sched_yield()
+  %now = load atomic i32, ptr %generation acquire, align 4
+  %ready = icmp ne i32 %now, %g
+  br i1 %ready, label %over, label %look
+over:
+  %end = call i64 @nanoseconds()
+  %took = sub i64 %end, %start
+  %long = icmp sgt i64 %took, STALLED
+  br i1 %long, label %count, label %done
+count:
+  %before = atomicrmw add ptr %stalls, i64 1 monotonic
+  br label %done
+done:
+  ret void
+}
+
+define internal i64 @nanoseconds() nounwind noinline {
+entry:
+  %time = alloca [2 x i64], align 8
+  %ignored = call i32 @clock_gettime(i32 1, ptr %time)
+  %seconds = load i64, ptr %time
+  %restp = getelementptr i64, ptr %time, i64 1
+  %rest = load i64, ptr %restp
+  %whole = mul i64 %seconds, 1000000000
+  %sum = add i64 %whole, %rest
+  ret i64 %sum
 }
 
 define internal void @job(ptr %thread) nounwind {
@@ -503,7 +551,8 @@ ENTRY_POINTS = (
 
 
 _NUMBERS = {
-    "SPIN_IDLE": SPIN_IDLE, "SCRATCH_BYTES": SCRATCH_BYTES, "LOCAL_WORDS": LOCAL_WORDS,
+    "SPIN_IDLE": SPIN_IDLE, "SPIN_BARRIER": SPIN_BARRIER, "STALLS_BEHIND": STALLS - BARRIER, "STALLED": STALLED,
+    "SCRATCH_BYTES": SCRATCH_BYTES, "LOCAL_WORDS": LOCAL_WORDS,
     "THREAD_BLOCK": THREAD_BLOCK, "THREAD_HANDLE": THREAD_BLOCK + 24, "PROGRESS_AT": PROGRESS, "PROGRESS_BEHIND": PROGRESS - BARRIER,
 }  # fmt: skip
 
@@ -522,7 +571,7 @@ def module_text() -> str:
     machine = platform.machine().lower()
     pause = _PAUSE[machine]
     declare = "declare void @llvm.x86.sse2.pause()" if "x86" in pause else "declare void @llvm.aarch64.hint(i32)"
-    text = _TEXT.replace("LAUNCHES\n", _LAUNCHES, 1).replace("BARRIER_SPIN", spin_text("arrive", _LOOK, "done"))
+    text = _TEXT.replace("LAUNCHES\n", _LAUNCHES, 1)
     text = (text + progress_text() + same_text(len(REQUEST))).replace("DECLARE_PAUSE", declare).replace("PAUSE", pause)
     text = text.replace("FUTEX", str(_SYSCALL[machine]))
     for name, number in _NUMBERS.items():
