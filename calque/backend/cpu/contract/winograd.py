@@ -54,7 +54,8 @@ class TapPart(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Form:
     """A size of kernels and a stride. ``line``: how its taps along a side are cut into parts; ``mark``: the first parameter word of its
-    convolutions, where the direct kernels have a count, and other ways marks of their own. ``spread``: the input gradient of a stride of 2.
+    convolutions, where the direct kernels have a count (0 if no tap meets a pixel), and other ways marks of their own. ``spread``: the input gradient
+    of a stride of 2.
 
     The parts that use a position take one slot of channels there each, one behind the other.
     """
@@ -183,7 +184,7 @@ class Form:
         return here, b.sub(b.mul(value, len(self.line)), b.select(b.compare("sgt", value, self.unused), self.short, 0))
 
 
-THREE = Form("winograd", 0, (3,))
+THREE = Form("winograd", -3, (3,))
 FIVE = Form("winograd_five", -6, (3, 2))
 STRIDED = Form("winograd_strided", -7, (2, 1), 2)
 FORMS = {((form.taps, form.taps), (form.stride, form.stride)): form for form in (THREE, FIVE, STRIDED)}
