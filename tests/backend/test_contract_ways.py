@@ -17,7 +17,7 @@ from calque.backend.cpu import contract
 from calque.backend.cpu.code import library, llvm
 from calque.backend.cpu.compile.objects import CodeMemory
 from calque.backend.cpu.compile.target import current
-from calque.backend.cpu.contract import ways
+from calque.backend.cpu.contract import claims
 from calque.backend.cpu.contract.builder import Builder
 from calque.backend.cpu.contract.conv_words import CONV_WORDS, read_conv
 from calque.backend.cpu.contract.direct import is_direct
@@ -69,20 +69,21 @@ def test_the_evaluated_choice_is_the_native_one(seed: int) -> None:
         block = random_block(rng)
         words, result = (ctypes.c_int64 * len(block))(*block), ctypes.c_int64(-1)
         native(ctypes.addressof(words), ctypes.addressof(result))
-        way = ways._block_way(tuple(block), blocking_for("float32", current()))
-        assert way == WAYS[result.value], block
-        found.append(way)
+        way = claims._block_way(tuple(block), blocking_for("float32", current()))
+        assert way is not None and way.name == WAYS[result.value], block
+        found.append(way.name)
     assert min(found.count(way) for way in WAYS) > 100
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_functions_of_a_way_have_no_other_callers(dtype: str) -> None:
     cut = library._contractions(dtype, current())
-    for kind, named in contract.FUNCTIONS.items():
-        functions = {f for way in named.values() for f in way}
+    for kind in ("conv2d", "conv2d_input_grad", "conv2d_weight_grad"):
+        named = {way.name: way for way in contract.ROUTINES[kind].ways}
+        functions = {f for way in named.values() for f in way.callers}
         assert functions <= set(cut.functions) and library._absent(kind, frozenset(), cut) == functions
-        for way in named:
-            assert library._absent(kind, frozenset(named) - {way}, cut) == set(named[way])
+        for name, way in named.items():
+            assert library._absent(kind, frozenset(named) - {name}, cut) == set(way.callers)
 
 
 def test_a_new_caller_keeps_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +93,7 @@ def test_a_new_caller_keeps_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_way_needs_a_part_of_the_library() -> None:
-    every = frozenset(contract.FUNCTIONS["conv2d"])
+    every = contract.all_ways("conv2d")
     sizes = {way: len(library._contraction("conv2d", "float32", current(), frozenset({way})).modules) for way in every}
     whole = library._contraction("conv2d", "float32", current(), every)
     assert not whole.absent and max(sizes.values()) < 0.7 * len(whole.modules)
@@ -100,7 +101,7 @@ def test_one_way_needs_a_part_of_the_library() -> None:
 
 
 def test_the_evaluator_knows_scalars_only() -> None:
-    b = ways.Evaluator(blocking_for("float32", current()))
+    b = claims.Evaluator(blocking_for("float32", current()))
     assert b.div(-8, 4) == (1 << 64) // 4 - 2 and b.rem(-1, 4) == 3 and b.bits_or(4, 1) == 5
     with pytest.raises(ValueError, match="no scalar instruction: load i64"):
         b.word("%p", 0)

@@ -48,7 +48,7 @@ class LoadedCode:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """Kind, dtype, the ways it takes (see `contract/ways.py`; None: any), and which functions it will probably call (see `contract/expected.py`;
+    """Kind, dtype, the ways it takes (see `contract/claims.py`; None: any), and which functions it will probably call (see `contract/expected.py`;
     None: any)."""
 
     kind: str
@@ -217,14 +217,14 @@ def _loop(kernel: LoopKernel, target: TargetInfo) -> NativeModule:
 
 @lru_cache(maxsize=4)
 def _contractions(dtype: str, target: TargetInfo) -> Partition:
-    choices = {f for ways in contract.FUNCTIONS.values() for functions in ways.values() for f in functions}
+    choices = {f for routine in contract.ROUTINES.values() for way in routine.ways for f in way.callers}
     return partition(contract.module_ir(dtype, target), lambda name: name in choices or contract.CHOSEN.fullmatch(name))
 
 
 def _absent(kind: str, taken: Set[str], library: Partition) -> frozenset[str]:
-    """Functions that only other ways call. A function that has another caller than was known when `ways.py` was written counts as called."""
-    unused = {f for way, functions in contract.FUNCTIONS.get(kind, {}).items() if way not in taken for f in functions}
-    return frozenset(f for f in unused if [re.sub("_b?f[0-9]+$", "", c) for c in library.callers(f)] == [contract.CALLERS[f]])
+    """Functions that only other ways call. A function that has another caller than is known in `claims.py` counts as called."""
+    unused = {f: caller for way in contract.ROUTINES[kind].ways if way.name not in taken for f, caller in way.callers.items()}
+    return frozenset(f for f, caller in unused.items() if [re.sub("_b?f[0-9]+$", "", c) for c in library.callers(f)] == [caller])
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ def _listing(kind: str, dtype: str, target: TargetInfo, taken: frozenset[str]) -
     """Per unit its name, the length of its text and whether it stands above a choice of ways; then the functions left out, each in a line."""
     library = _contractions(dtype, target)
     absent = _absent(kind, taken, library)
-    choices = {f for functions in contract.FUNCTIONS.get(kind, {}).values() for f in functions}
+    choices = {f for way in contract.ROUTINES[kind].ways for f in way.callers}
     lines = []
     for name in library.reach([contract.symbol(kind, dtype)], absent):
         above = not choices.isdisjoint(library.reach(library.calls[name]))
@@ -285,7 +285,7 @@ def _wanted(contractions: Sequence[Contraction], target: TargetInfo) -> list[Uni
     """The units of every contraction, in order: those of the ways it takes and of all ways that were taken before."""
     for c in contractions:
         place = contract.symbol(c.kind, c.dtype), target.key
-        everything = frozenset(contract.FUNCTIONS.get(c.kind, {}))
+        everything = contract.all_ways(c.kind)
         _taken[place] = _taken.get(place, frozenset()) | (everything if c.ways is None or not objects.can_load() else c.ways)
     return [_contraction(c.kind, c.dtype, target, _taken[contract.symbol(c.kind, c.dtype), target.key]) for c in contractions]
 
@@ -373,7 +373,7 @@ def sources(
     same for each contraction; all modules. Functions that no way of any of these contractions calls are not among them."""
     ways: dict[tuple[str, str], frozenset[str]] = {}
     for c in contractions:
-        taken = frozenset(contract.FUNCTIONS.get(c.kind, {})) if c.ways is None else c.ways
+        taken = contract.all_ways(c.kind) if c.ways is None else c.ways
         ways[c.kind, c.dtype] = ways.get((c.kind, c.dtype), frozenset()) | taken
     with _lock:
         units = {key: _contraction(*key, target, taken) for key, taken in ways.items()}

@@ -14,9 +14,13 @@ from calque.backend.cpu.contract.params import (
     Conv2d,
     Conv2dInputGrad,
     Conv2dWeightGrad,
+    all_ways,
     contraction,
     is_native,
+    narrow,
+    suits_pairs,
     symbol,
+    ways_of,
 )
 from calque.backend.cpu.contract.product_words import DTYPES, Matmul
 from calque.backend.cpu.contract.target import (
@@ -31,8 +35,7 @@ from calque.backend.cpu.contract.target import (
     VectorUnit,
     target_for_features,
 )
-from calque.backend.cpu.contract.ways import CALLERS, FUNCTIONS, narrow, suits_pairs, ways_of
 
-__all__ = ["AVX2", "AVX512", "AVX512_BF16", "AVX512_VNNI", "CALLERS", "CHOSEN", "DTYPES", "FUNCTIONS", "NEON", "ROUTINES", "SCRATCH_BYTES", "SSE",
-           "Contraction", "Conv2d", "Conv2dInputGrad", "Conv2dWeightGrad", "Matmul", "PlainUnit", "VectorUnit", "candidates", "contraction",
-           "expected", "is_native", "is_tight", "module_ir", "narrow", "suits_pairs", "symbol", "target_for_features", "ways_of"]
+__all__ = ["AVX2", "AVX512", "AVX512_BF16", "AVX512_VNNI", "CHOSEN", "DTYPES", "NEON", "ROUTINES", "SCRATCH_BYTES", "SSE", "Contraction", "Conv2d",
+           "Conv2dInputGrad", "Conv2dWeightGrad", "Matmul", "PlainUnit", "VectorUnit", "all_ways", "candidates", "contraction", "expected",
+           "is_native", "is_tight", "module_ir", "narrow", "suits_pairs", "symbol", "target_for_features", "ways_of"]

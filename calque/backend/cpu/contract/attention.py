@@ -21,7 +21,6 @@ from calque.backend.cpu.contract.attention_math import (
     larger,
     log,
     number,
-    op,
     pick,
     scaled,
     slots,
@@ -69,11 +68,11 @@ def _softmax(blocking: Blocking) -> str:
     used = [pick(b, compare(b, "oeq", value, constant(b, float("-inf"))), "zeroinitializer", value) for value in found]
     with b.loop(0, "%rows") as row:
         for half in halves:
-            value = exp2(b, op(b, "fsub", b.load_vector(address(row, half)), used[half]))
+            value = exp2(b, b.op("fsub", b.load_vector(address(row, half)), used[half]))
             b.store_vector(value, address(row, half))
-            b.store_vector(op(b, "fadd", b.load_vector(sums[half]), value), sums[half])
+            b.store_vector(b.op("fadd", b.load_vector(sums[half]), value), sums[half])
     for half in halves:
-        factor = exp2(b, op(b, "fsub", top[half], used[half]))
+        factor = exp2(b, b.op("fsub", top[half], used[half]))
         place = b.at("%total", half * lanes)
         b.store_vector(b.fma(b.load_vector(place), factor, b.load_vector(sums[half])), place)
         b.store_vector(found[half], b.at("%top", half * lanes))
@@ -103,7 +102,7 @@ def _panel(blocking: Blocking) -> str:
         multiply(b, rows, features, b.at("%keys", b.mul(key, wide)), (wide, 1), b.at("%queries", first), width,
                  b.at("%tile", b.add(b.mul(key, width), first)), width, columns, "false")
     masks = b.at("%tile", b.mul(w["key_block"], width))
-    with b.when(b.let("xor i1 " + is_absent(b, "%mask") + ", true", "c")):
+    with b.when(b.negation(is_absent(b, "%mask"))):
         source = b.at("%mask", b.dot(("%query", "%mask_row"), ("%start", "%mask_column")))
         pack(b, source, "%mask_row", "%mask_column", "%count", active, masks, width)
         with b.loop(0, b.mul(active, width), lanes) as index:
@@ -173,7 +172,7 @@ def _start_queries(b: Builder, w: AttentionWords, count: Value, queries: str, st
     """Panels of queries, scaled so that scores are exponents of 2; no maximum, empty sums."""
     width, lanes, features = b.blocking.tile_columns, b.blocking.lanes, w["features"]
     q_row, q_column = w.steps(0)
-    scale = op(b, "fmul", number(b, w["scale"]), constant(b, LOG2_E))
+    scale = b.op("fmul", number(b, w["scale"]), constant(b, LOG2_E))
     with b.loop(0, count, width) as done:
         place = b.at(queries, b.mul(done, features))
         source = b.at("%q", b.mul(b.add("%first", done), q_row))
@@ -191,12 +190,12 @@ def _finish(b: Builder, w: AttentionWords, output: str, top: str, total: str, ro
     for half in (0, 1):
         sums, highest = (b.load_vector(b.at(pointer, half * lanes)) for pointer in (total, top))
         empty = compare(b, "oeq", sums, "zeroinitializer")
-        b.store_vector(pick(b, empty, "zeroinitializer", op(b, "fdiv", constant(b, 1.0), sums)), b.at(factors, half * lanes))
+        b.store_vector(pick(b, empty, "zeroinitializer", b.op("fdiv", constant(b, 1.0), sums)), b.at(factors, half * lanes))
         valid = b.clamp(b.sub(rows, half * lanes), 0, lanes)
-        with b.when(b.let("xor i1 " + is_absent(b, "%lse") + ", true", "c")):
+        with b.when(b.negation(is_absent(b, "%lse"))):
             value = pick(b, empty, "zeroinitializer", b.fma(highest, constant(b, LN_2), log(b, sums)))
             b.store_masked(value, b.at("%lse", b.add(query, half * lanes)), b.lanes_between(0, valid))
-    with b.when(b.let("xor i1 " + is_absent(b, "%out") + ", true", "c")):
+    with b.when(b.negation(is_absent(b, "%out"))):
         step, wide = w.row_step(w["outputs"]), whole_vectors(b, w["outputs"])
         scaled_rows(b, output, factors, rows, wide)
         rows_out(b, output, wide, rows, w["outputs"], b.at("%out", b.mul(query, step)), step, "false")
@@ -226,6 +225,6 @@ def _entry(blocking: Blocking, masked: str) -> str:
     few = is_few(b, w)
     with b.when(few):
         few_products(b, w, bases, out, lse)
-    with b.when(b.let(f"xor i1 {few}, true", "c")):
+    with b.when(b.negation(few)):
         each_unit(b, b.mul(w["products"], chunks), work)
     return b.text()

@@ -9,7 +9,7 @@ first of them brought into the caches.
 from __future__ import annotations
 
 from calque.backend.cpu.contract.attention_call import AttentionWords, Sizes, areas, each_unit, is_absent, whole_vectors
-from calque.backend.cpu.contract.attention_math import LN_2, LOG2_E, compare, constant, exp2, larger, log, number, op, pick, slots
+from calque.backend.cpu.contract.attention_math import LN_2, LOG2_E, compare, constant, exp2, larger, log, number, pick, slots
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.target import Blocking
 from calque.ops.attention import MOST_QUERIES_IN_PLACE
@@ -49,7 +49,7 @@ def folded(b: Builder, vectors: list[str]) -> str:
         first = [t % (2 * period) < period for t in range(lanes)]
         low = [t if early else lanes + t - period for t, early in enumerate(first)]
         high = [t + period if early else lanes + t for t, early in enumerate(first)]
-        vectors = [op(b, "fadd", b.shuffle(x, y, low), b.shuffle(x, y, high)) for x, y in zip(vectors[::2], vectors[1::2], strict=True)]
+        vectors = [b.op("fadd", b.shuffle(x, y, low), b.shuffle(x, y, high)) for x, y in zip(vectors[::2], vectors[1::2], strict=True)]
         period *= 2
     return vectors[0]
 
@@ -59,7 +59,7 @@ def _everywhere(b: Builder, x: str, how: str) -> str:
     distance = 1
     while distance < b.blocking.lanes:
         other = b.shuffle(x, x, [t ^ distance for t in range(b.blocking.lanes)])
-        x = op(b, "fadd", x, other) if how == "add" else larger(b, x, other)
+        x = b.op("fadd", x, other) if how == "add" else larger(b, x, other)
         distance *= 2
     return x
 
@@ -118,7 +118,7 @@ def _weights(blocking: Blocking) -> str:
         count = b.min(b.sub("%seen", key), lanes)
         visible = b.lanes_between(0, count)
         place = b.at("%tile", key)
-        with b.when(b.let("xor i1 " + is_absent(b, "%mask") + ", true", "c")):
+        with b.when(b.negation(is_absent(b, "%mask"))):
             offsets = b.lane_offsets("%mask_step", b.sub(count, 1))
             added = b.gather(b.at("%mask", b.mul(key, "%mask_step")), offsets, visible)
             b.store_vector(b.fma(added, constant(b, LOG2_E), b.load_vector(place)), place)
@@ -130,10 +130,10 @@ def _weights(blocking: Blocking) -> str:
     used = pick(b, compare(b, "oeq", highest, lowest), "zeroinitializer", highest)
     (sums,) = slots(b, 1, "zeroinitializer")
     with b.loop(0, "%seen", lanes) as key:
-        value = exp2(b, op(b, "fsub", b.load_vector(b.at("%tile", key)), used))
+        value = exp2(b, b.op("fsub", b.load_vector(b.at("%tile", key)), used))
         b.store_vector(value, b.at("%tile", key))
-        b.store_vector(op(b, "fadd", b.load_vector(sums), value), sums)
-    factor = exp2(b, op(b, "fsub", top, used))
+        b.store_vector(b.op("fadd", b.load_vector(sums), value), sums)
+    factor = exp2(b, b.op("fsub", top, used))
     b.store_vector(b.fma(b.load_vector("%total"), factor, b.load_vector(sums)), "%total")
     b.store_vector(highest, "%top")
     b.store_vector(factor, "%factor")
@@ -176,7 +176,7 @@ def _stretch(width: int, blocking: Blocking) -> str:
     for part in range(width):
         total = b.load_vector(sums[0][part])
         for mine in sums[1:]:
-            total = op(b, "fadd", total, b.load_vector(mine[part]))
+            total = b.op("fadd", total, b.load_vector(mine[part]))
         place = b.at("%output", part * lanes)
         b.store_vector(b.fma(b.load_vector(place), factor, total), place)
     return b.text()
@@ -204,13 +204,13 @@ def _finish(blocking: Blocking) -> str:
     lanes = blocking.lanes
     total = _everywhere(b, b.load_vector("%total"), "add")
     empty = compare(b, "oeq", total, "zeroinitializer")
-    with b.when(b.let("xor i1 " + is_absent(b, "%lse") + ", true", "c")):
+    with b.when(b.negation(is_absent(b, "%lse"))):
         value = pick(b, empty, "zeroinitializer", b.fma(b.load_vector("%top"), constant(b, LN_2), log(b, total)))
         b.store_masked(value, "%lse", b.lanes_between(0, 1))
-    with b.when(b.let("xor i1 " + is_absent(b, "%out") + ", true", "c")):
-        factor = pick(b, empty, "zeroinitializer", op(b, "fdiv", constant(b, 1.0), total))
+    with b.when(b.negation(is_absent(b, "%out"))):
+        factor = pick(b, empty, "zeroinitializer", b.op("fdiv", constant(b, 1.0), total))
         with b.loop(0, "%outputs", lanes) as place:
-            value = op(b, "fmul", b.load_vector(b.at("%output", place)), factor)
+            value = b.op("fmul", b.load_vector(b.at("%output", place)), factor)
             b.store_masked(value, b.at("%out", place), b.lanes_between(0, b.min(b.sub("%outputs", place), lanes)))
     return b.text()
 
@@ -219,14 +219,14 @@ def _start(b: Builder, w: AttentionWords, area: dict[str, str]) -> None:
     """Queries scaled so that scores are exponents of 2 and padded with zeros; no maximum, empty sums."""
     lanes, features = b.blocking.lanes, w["features"]
     q_row, q_column = w.steps(0)
-    scale = op(b, "fmul", number(b, w["scale"]), constant(b, LOG2_E))
+    scale = b.op("fmul", number(b, w["scale"]), constant(b, LOG2_E))
     wide, out_wide = whole_vectors(b, features), whole_vectors(b, w["outputs"])
     with b.loop(0, w["queries"]) as query:
         with b.loop(0, features, lanes) as place:
             count = b.min(b.sub(features, place), lanes)
             source = b.at("%q", b.dot((query, q_row), (place, q_column)))
             value = b.gather(source, b.lane_offsets(q_column, b.sub(count, 1)), b.lanes_between(0, count))
-            b.store_vector(op(b, "fmul", value, scale), b.at(area["queries"], b.add(b.mul(query, wide), place)))
+            b.store_vector(b.op("fmul", value, scale), b.at(area["queries"], b.add(b.mul(query, wide), place)))
         with b.loop(0, out_wide, lanes) as place:
             b.store_vector("zeroinitializer", b.at(area["output"], b.add(b.mul(query, out_wide), place)))
         b.store_vector(constant(b, float("-inf")), b.at(area["top"], b.mul(query, lanes)))
@@ -244,7 +244,7 @@ def _few(blocking: Blocking) -> str:
     k_row, v_row = w.steps(1)[0], w.steps(2)[0]
     causal = b.compare("ne", w["causal"], 0)
     wide, out_wide = whole_vectors(b, features), whole_vectors(b, outputs)
-    masked = b.let("xor i1 " + is_absent(b, "%mask") + ", true", "c")
+    masked = b.negation(is_absent(b, "%mask"))
     factor = b.array(lanes)
     with b.loop(0, keys, block) as start, b.loop(0, w["queries"]) as query:
         limit = b.select(causal, b.min(keys, b.add(query, 1)), keys)

@@ -13,7 +13,7 @@ Source: Dao, "FlashAttention-2" (2023), algorithm 2.
 from __future__ import annotations
 
 from calque.backend.cpu.contract.attention_call import AttentionWords, Sizes, areas, each_unit, is_absent, whole_vectors
-from calque.backend.cpu.contract.attention_math import LOG2_E, compare, constant, exp2, number, op, pick
+from calque.backend.cpu.contract.attention_math import LOG2_E, compare, constant, exp2, number, pick
 from calque.backend.cpu.contract.attention_tiles import each_tile, multiply, pack, rows_in, rows_out
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.target import Blocking
@@ -29,7 +29,7 @@ def attention_grad_functions(blocking: Blocking) -> str:
 
 
 def _present(b: Builder, pointer: str) -> str:
-    return b.let("xor i1 " + is_absent(b, pointer) + ", true", "c")
+    return b.negation(is_absent(b, pointer))
 
 
 def _fill(b: Builder, target: str, count: Value, value: str) -> None:
@@ -86,7 +86,7 @@ def _slopes(blocking: Blocking) -> str:
                 seen = b.lanes_between(0, b.sub(b.add(b.sub(index, "%offset"), 1), half * lanes))
                 value = pick(b, seen, value, "zeroinitializer")
             b.store_vector(value, weight)
-            found = op(b, "fmul", op(b, "fmul", value, scale), op(b, "fsub", b.load_vector(slope), delta))
+            found = b.op("fmul", b.op("fmul", value, scale), b.op("fsub", b.load_vector(slope), delta))
             if masked:  # nothing of an unseen key, not even its NaN
                 found = pick(b, seen, found, "zeroinitializer")
             b.store_vector(found, slope)
@@ -122,7 +122,7 @@ def _tile(blocking: Blocking) -> str:
         first = b.at(weights, b.mul(skip, width))
         with b.loop(0, b.mul(depth, width), lanes) as index:
             place = b.at(first, index)
-            added = op(b, "fmul", b.load_vector(b.at(area["mask"], index)), constant(b, LOG2_E))
+            added = b.op("fmul", b.load_vector(b.at(area["mask"], index)), constant(b, LOG2_E))
             b.store_vector(b.fma(b.load_vector(place), factor, added), place)
     plain = b.select(causal, b.clamp(b.add(offset, width - 1), skip, "%rows"), skip)
     scale, one = b.at(area["factors"], lanes), b.at(area["factors"], 2 * lanes)
@@ -188,7 +188,7 @@ def _query_sums(blocking: Blocking) -> str:
         active = b.select(causal, b.clamp(seen, 0, "%length"), "%length")
         multiply(b, count, active, b.at(area["slopes"], b.mul(row, slopes)), (slopes, 1), area["key_rows"], wide,
                  b.at(there, b.mul(row, apart)), apart, wide, adding)
-    with b.when(b.let(f"xor i1 {direct}, true", "c")):
+    with b.when(b.negation(direct)):
         rows_out(b, area["query_sums"], wide, "%rows", features, target, step, "%accumulate")
     return b.text()
 
@@ -244,7 +244,7 @@ def _finish_keys(b: Builder, w: AttentionWords, area: dict[str, str], start: Val
     for sums, size, target in (("key_sums", w["features"], "%dk"), ("value_sums", w["outputs"], "%dv")):
         step = w.row_step(size)
         with b.when(_present(b, target)):
-            with b.when(b.let(f"xor i1 {_in_place(b, size)}, true", "c")):
+            with b.when(b.negation(_in_place(b, size))):
                 rows_out(b, area[sums], whole_vectors(b, size), seen, size, b.at(target, b.mul(start, step)), step, "false")
             with b.loop(seen, length) as row:
                 _fill(b, b.at(target, b.mul(b.add(start, row), step)), size, "zeroinitializer")
@@ -253,7 +253,7 @@ def _finish_keys(b: Builder, w: AttentionWords, area: dict[str, str], start: Val
 def _start(b: Builder, w: AttentionWords, area: dict[str, str]) -> None:
     """What scores and slopes are multiplied with."""
     scale = number(b, w["scale"])
-    for place, value in enumerate((op(b, "fmul", scale, constant(b, LOG2_E)), scale, constant(b, 1.0))):
+    for place, value in enumerate((b.op("fmul", scale, constant(b, LOG2_E)), scale, constant(b, 1.0))):
         b.store_vector(value, b.at(area["factors"], place * b.blocking.lanes))
 
 
@@ -278,7 +278,7 @@ def _start_queries(b: Builder, w: AttentionWords, area: dict[str, str], query: V
     with b.loop(0, rows) as row:
         position = b.add(query, row)
         value = b.load(b.at("%lse", b.mul(position, lse_step)))
-        b.store(b.let(f"fmul {b.element} {value}, {factor}"), b.at(area["lse"], row))
+        b.store(b.op("fmul", value, factor, b.element), b.at(area["lse"], row))
         b.store(b.load(b.at("%delta", b.mul(position, delta_step))), b.at(area["delta"], row))
 
 
@@ -295,7 +295,7 @@ def _add_up(blocking: Blocking) -> str:
         b.store_vector("zeroinitializer", total)
         with b.loop(0, "%count") as part:
             value = b.load_masked(b.at("%parts", b.add(b.mul(part, size), first)), mask)
-            b.store_vector(op(b, "fadd", b.load_vector(total), value), total)
+            b.store_vector(b.op("fadd", b.load_vector(total), value), total)
         b.store_masked(b.load_vector(total), b.at("%target", b.add(b.mul(row, "%target_step"), column)), mask)
     return b.text()
 

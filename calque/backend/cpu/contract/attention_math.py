@@ -29,11 +29,6 @@ def constant(b: Builder, value: float) -> str:
     return "<" + ", ".join([f"{b.element} {literal(b.element, value)}"] * b.blocking.lanes) + ">"
 
 
-def op(b: Builder, name: str, x: str, y: str) -> str:
-    """A binary instruction on two vectors."""
-    return b.let(f"{name} {b.vector} {x}, {y}")
-
-
 def pick(b: Builder, mask: str, x: str, y: str) -> str:
     """x where the mask is set, else y."""
     return b.let(f"select {b.mask} {mask}, {b.vector} {x}, {b.vector} {y}")
@@ -69,11 +64,11 @@ def exp2(b: Builder, t: str) -> str:
     kind, mantissa = b.element, MANTISSA[b.element]
     integer = f"<{b.blocking.lanes} x {INTEGER[kind]}>"
     large = 1.5 * 2.0**mantissa + BIAS[kind]
-    rounded = op(b, "fadd", t, constant(b, large))
-    f = op(b, "fsub", t, op(b, "fsub", rounded, constant(b, large)))
+    rounded = b.op("fadd", t, constant(b, large))
+    f = b.op("fsub", t, b.op("fsub", rounded, constant(b, large)))
     value = b.fma(f, horner(b, f, EXP2[kind]), constant(b, 1.0))
     bits = b.let(f"shl {integer} {b.let(f'bitcast {b.vector} {rounded} to {integer}')}, {_integers(b, mantissa)}")
-    value = op(b, "fmul", value, b.let(f"bitcast {integer} {bits} to {b.vector}"))
+    value = b.op("fmul", value, b.let(f"bitcast {integer} {bits} to {b.vector}"))
     tiny = compare(b, "olt", t, constant(b, 1.0 - BIAS[kind]))
     return pick(b, tiny, "zeroinitializer", value)
 
@@ -84,11 +79,11 @@ def power_minus_one(b: Builder, t: str) -> str:
     integer = f"<{b.blocking.lanes} x {INTEGER[kind]}>"
     large = 1.5 * 2.0**mantissa + BIAS[kind]
     t = larger(b, constant(b, -100.0), t)
-    rounded = op(b, "fadd", t, constant(b, large))
-    f = op(b, "fsub", t, op(b, "fsub", rounded, constant(b, large)))
+    rounded = b.op("fadd", t, constant(b, large))
+    f = b.op("fsub", t, b.op("fsub", rounded, constant(b, large)))
     bits = b.let(f"shl {integer} {b.let(f'bitcast {b.vector} {rounded} to {integer}')}, {_integers(b, mantissa)}")
     power = b.let(f"bitcast {integer} {bits} to {b.vector}")
-    return b.fma(op(b, "fmul", f, horner(b, f, EXP2[kind])), power, op(b, "fsub", power, constant(b, 1.0)))
+    return b.fma(b.op("fmul", f, horner(b, f, EXP2[kind])), power, b.op("fsub", power, constant(b, 1.0)))
 
 
 def log(b: Builder, x: str) -> str:
@@ -100,12 +95,12 @@ def log(b: Builder, x: str) -> str:
     k = b.let(f"ashr <{lanes} x {integer}> {above}, {_integers(b, MANTISSA[kind])}")
     power = b.let(f"shl <{lanes} x {integer}> {k}, {_integers(b, MANTISSA[kind])}")
     m = b.let(f"bitcast <{lanes} x {integer}> {b.let(f'sub <{lanes} x {integer}> {bits}, {power}')} to {b.vector}")
-    f = op(b, "fsub", m, constant(b, 1.0))
-    s = op(b, "fdiv", f, op(b, "fadd", f, constant(b, 2.0)))
-    z = op(b, "fmul", s, s)
+    f = b.op("fsub", m, constant(b, 1.0))
+    s = b.op("fdiv", f, b.op("fadd", f, constant(b, 2.0)))
+    z = b.op("fmul", s, s)
     exponent = b.let(f"sitofp <{lanes} x {integer}> {k} to {b.vector}")
-    tail = b.fma(op(b, "fmul", s, z), horner(b, z, LOG["double"]), op(b, "fmul", exponent, constant(b, LN2[kind][1])))
-    return b.fma(exponent, constant(b, LN2[kind][0]), op(b, "fadd", op(b, "fadd", s, s), tail))
+    tail = b.fma(b.op("fmul", s, z), horner(b, z, LOG["double"]), b.op("fmul", exponent, constant(b, LN2[kind][1])))
+    return b.fma(exponent, constant(b, LN2[kind][0]), b.op("fadd", b.op("fadd", s, s), tail))
 
 
 def slots(b: Builder, count: int, start: str) -> list[str]:
@@ -128,7 +123,7 @@ def scaled(b: Builder, pointer: str, count: Value, factors: Sequence[str]) -> No
     with b.loop(0, count) as row:
         for half, factor in enumerate(factors):
             address = b.at(pointer, b.add(b.mul(row, width), half * lanes))
-            b.store_vector(op(b, "fmul", b.load_vector(address), factor), address)
+            b.store_vector(b.op("fmul", b.load_vector(address), factor), address)
 
 
 LN_2 = math.log(2.0)

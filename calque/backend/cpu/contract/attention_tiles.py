@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from calque.backend.cpu.contract.attention_math import op
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.micro import apart_kernels
 from calque.backend.cpu.contract.target import Blocking
@@ -103,7 +102,7 @@ def _rows_out(blocking: Blocking) -> str:
             mask = b.lanes_between(0, b.min(b.sub("%columns", column), lanes))
             value = b.load_vector(b.at("%source", b.add(b.mul(row, "%source_step"), column)))
             place = b.at("%target", b.add(b.mul(row, "%row_step"), column))
-            b.store_masked(op(b, "fadd", b.load_masked(place, mask), value) if add else value, place, mask)
+            b.store_masked(b.op("fadd", b.load_masked(place, mask), value) if add else value, place, mask)
 
     b.cases(("%accumulate", lambda: copy(True)), default=lambda: copy(False))
     return b.text()
@@ -122,5 +121,5 @@ def _scaled_rows(blocking: Blocking) -> str:
         line = b.at("%pointer", b.mul(row, "%columns"))
         with b.loop(0, "%columns", blocking.lanes) as column:
             place = b.at(line, column)
-            b.store_vector(op(b, "fmul", b.load_vector(place), factor), place)
+            b.store_vector(b.op("fmul", b.load_vector(place), factor), place)
     return b.text()

@@ -125,8 +125,8 @@ def _round_out(blocking: Blocking) -> str:
                 default=apart)
         wide = [b.let(f"load double, ptr {b.byte_at('%factors', at)}, align 8") for at in (0, 8)]
         alpha, beta = (b.splat(b.let(f"fptrunc double {factor} to float"), "float") for factor in wide)
-        scaled = b.let(f"fmul {b.vector} {beta}, {b.load_vector(line)}")
-        return b.let(f"fadd {b.vector} {b.let(f'fmul {b.vector} {alpha}, {value}')}, {scaled}")
+        scaled = b.op("fmul", beta, b.load_vector(line))
+        return b.op("fadd", b.op("fmul", alpha, value), scaled)
 
     nothing = b.let("icmp eq ptr %added, null", "c")
     b.cases((nothing, lambda: every(None)), default=lambda: every(added))
@@ -141,11 +141,11 @@ def _tile(blocking: Blocking) -> str:
     width, lanes = blocking.tile_columns, blocking.lanes
     tile = b.array((blocking.tile_rows + 1) * width)
     narrow = b.compare("sle", "%columns", lanes)
-    for kernel, condition in (("outer_narrow", narrow), ("outer", b.let(f"xor i1 {narrow}, true", "c"))):
+    for kernel, condition in (("outer_narrow", narrow), ("outer", b.negation(narrow))):
         with b.when(condition):
             b.call(kernel, "i64 %rows", "i64 %depth", "ptr %a", "ptr %b", "i64 %b_step", f"ptr {tile}",
                    f"ptr {b.at(tile, lanes)}", f"i64 {width}", "i1 false")
-    alone = b.both("%last", b.let("xor i1 %accumulate, true", "c"))
+    alone = b.both("%last", b.negation("%accumulate"))
 
     def straight() -> None:
         b.call("round_out", f"ptr {tile}", f"i64 {width}", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row", *ADDED)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from calque.backend.cpu.contract.builder import Builder
+from calque.backend.cpu.contract.claims import CONVOLUTIONS, hand_over
 from calque.backend.cpu.contract.conv_words import BLOCK_WORDS
 from calque.backend.cpu.contract.direct import direct_functions, packed_size, read_words
-from calque.backend.cpu.contract.joint import MARK as JOINT
 from calque.backend.cpu.contract.joint import joint_functions
 from calque.backend.cpu.contract.pairs import pair_functions
 from calque.backend.cpu.contract.target import Blocking
@@ -37,11 +37,7 @@ def _convolution(blocking: Blocking) -> str:
     b = _entry("conv2d", blocking)
     image, weights, result, shared = (b.pointer_word("%args", index) for index in range(BUFFERS))
     count, base = b.word("%args", BUFFERS), b.byte_at("%args", 8 * (BUFFERS + 2))
-    joint = b.compare("eq", count, JOINT)
-    with b.when(joint):
-        b.call("joint_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}", f"ptr {weights}",
-               f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}", "ptr null")
-    b.return_when(joint)
+    hand_over(b, CONVOLUTIONS, count, (image, weights, result, shared), "null")
     b.call("clear_share", "i64 %thread", "i64 %threads", f"ptr {result}", f"i64 {b.word('%args', BUFFERS + 1)}")
     packed = b.variable(0)
 
@@ -64,11 +60,7 @@ def _biased(blocking: Blocking) -> str:
     """One parameter block, or all classes of stride 2 together, and a bias as the third operand."""
     b = _entry("biased_conv2d", blocking)
     image, weights, bias, result, shared = (b.pointer_word("%args", index) for index in range(BUFFERS + 1))
-    joint = b.compare("eq", b.word("%args", BUFFERS + 1), JOINT)
-    with b.when(joint):
-        b.call("joint_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}", f"ptr {weights}",
-               f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 2))}", f"ptr {bias}")
-    b.return_when(joint)
+    hand_over(b, CONVOLUTIONS, b.word("%args", BUFFERS + 1), (image, weights, result, shared), bias)
     block = b.byte_at("%args", 8 * (BUFFERS + 3))
     b.call("direct_pack_weights", "i64 %thread", "i64 %threads", f"ptr {weights}", f"ptr {block}", f"ptr {shared}")
     b.barrier("%barrier", "%threads")

@@ -1,4 +1,4 @@
-"""A small writer of LLVM IR text: values are names, loops and branches are context managers."""
+"""The writer of contractions: sizes and addresses, vectors of a blocking, loops and branches as context managers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 from calque.backend.cpu.contract.target import Blocking
+from calque.backend.cpu.text.emit_text import FunctionText
 
 Value = str | int
 """An SSA name, a constant in LLVM spelling, or a Python int (an i64 constant)."""
@@ -21,11 +22,12 @@ class ParameterBlock:
         return tuple(getattr(self, field.name) for field in fields(self))
 
 
-class Builder:
-    """Writes one void function; ``text()`` is its IR."""
+class Builder(FunctionText):
+    """Writes one void function of some parameters; ``text()`` is its IR. Python ints are constants, which are computed with here."""
 
     def __init__(self, name: str, parameters: Sequence[str], blocking: Blocking, *, linkage: str = "internal ",
                  attributes: str = "") -> None:
+        super().__init__("setup")
         self.name = name
         self.parameters = tuple(parameters)
         self.blocking = blocking
@@ -34,42 +36,10 @@ class Builder:
         self.element = blocking.element
         self.vector = f"<{blocking.lanes} x {blocking.element}>"
         self.mask = f"<{blocking.lanes} x i1>"
-        self._allocas: list[str] = []
-        self._lines: list[str] = []
-        self._count = 0
-        self.block = "setup"
 
     def text(self) -> str:
         """The finished function."""
-        head = ", ".join(self.parameters)
-        body = "\n".join(["entry:", *self._allocas, "  br label %setup", "setup:", *self._lines, "  ret void"])
-        return f"define {self.linkage}void @{self.name}({head}) {self.attributes} #0 {{\n{body}\n}}\n"
-
-    # -- plain instructions
-
-    def fresh(self, hint: str = "v") -> str:
-        """A new SSA name."""
-        self._count += 1
-        return f"%{hint}{self._count}"
-
-    def emit(self, line: str) -> None:
-        """Append one instruction without a result."""
-        self._lines.append("  " + line)
-
-    def let(self, expression: str, hint: str = "v") -> str:
-        """Append ``%new = expression`` and return the new name."""
-        name = self.fresh(hint)
-        self._lines.append(f"  {name} = {expression}")
-        return name
-
-    def label(self, name: str) -> None:
-        """Begin a basic block."""
-        self._lines.append(f"{name}:")
-        self.block = name
-
-    def fresh_label(self, hint: str) -> str:
-        """A new label."""
-        return self.fresh(hint)[1:]
+        return self.function(f"{self.linkage}void @{self.name}({', '.join(self.parameters)}) {self.attributes} #0")
 
     # -- i64 arithmetic, folding Python constants
 
@@ -131,13 +101,19 @@ class Builder:
         """An i1: ``icmp predicate``."""
         return self.let(f"icmp {predicate} i64 {a}, {b}", "c")
 
-    def both(self, a: str, b: str) -> str:
-        """Conjunction of two i1."""
-        return self.let(f"and i1 {a}, {b}", "c")
+    def both(self, first: str, *more: str) -> str:
+        """Conjunction of two i1, or several."""
+        for condition in more:
+            first = self.let(f"and i1 {first}, {condition}", "c")
+        return first
 
     def either(self, a: str, b: str) -> str:
         """Disjunction of two i1."""
         return self.let(f"or i1 {a}, {b}", "c")
+
+    def negation(self, a: str) -> str:
+        """Whether an i1 is not set."""
+        return self.let(f"xor i1 {a}, true", "c")
 
     def select(self, condition: str, a: Value, b: Value, kind: str = "i64") -> str:
         """a if condition else b."""
@@ -185,6 +161,14 @@ class Builder:
     def store(self, value: str, pointer: str) -> None:
         """Store one element."""
         self.emit(f"store {self.element} {value}, ptr {pointer}, align {self.blocking.item_bytes}")
+
+    def load_offset(self, table: str, index: Value) -> str:
+        """An entry of a table of offsets, which are i32 there."""
+        return self.let(f"sext i32 {self.let(f'load i32, ptr {self.byte_at(table, self.mul(index, 4))}, align 4')} to i64")
+
+    def store_offset(self, offset: Value, table: str, index: Value) -> None:
+        """Write one."""
+        self.emit(f"store i32 {self.let(f'trunc i64 {offset} to i32')}, ptr {self.byte_at(table, self.mul(index, 4))}, align 4")
 
     def load_vector(self, pointer: str) -> str:
         """One vector of consecutive elements."""
@@ -277,9 +261,13 @@ class Builder:
         first, second = (self.let(f"bitcast {v} {value} to {halves}") for value in (a, b))
         return f"add {v} {self.let(f'call {v} @{HALF_PRODUCTS[lanes]}({halves} {first}, {halves} {second})')}, {c}"
 
+    def op(self, name: str, a: str, b: str, kind: str = "") -> str:
+        """A two-operand instruction such as "fadd" on vectors, or on another kind."""
+        return self.let(f"{name} {kind or self.vector} {a}, {b}")
+
     def plus(self, a: str, b: str, kind: str = "") -> str:
-        """a + b of vectors, or of another kind."""
-        return self.let(f"{'add' if self.element == 'i32' else 'fadd'} {kind or self.vector} {a}, {b}")
+        """a + b of vectors, or of another kind, whole numbers or not."""
+        return self.op("add" if self.element == "i32" else "fadd", a, b, kind)
 
     def lanes_between(self, low: Value, high: Value) -> str:
         """The mask of lanes ``low <= lane < high``; the bounds lie in -2^31..2^31."""
@@ -310,24 +298,40 @@ class Builder:
     @contextmanager
     def loop(self, start: Value, end: Value, step: Value = 1) -> Iterator[str]:
         """``for i in range(start, end, step)`` with a positive step."""
-        head, body, done = (self.fresh_label(hint) for hint in ("head", "body", "done"))
+        head, body, done = self.labels("head", "body", "done")
         before, index = self.block, self.fresh("i")
         self.emit(f"br label %{head}")
         self.label(head)
-        phi = len(self._lines)
-        self._lines.append("")
+        phi = len(self.lines)
+        self.lines.append("")
         self.emit(f"br i1 {self.compare('slt', index, end)}, label %{body}, label %{done}")
         self.label(body)
         yield index
         following = self.add(index, step)
-        self._lines[phi] = f"  {index} = phi i64 [{start}, %{before}], [{following}, %{self.block}]"
+        self.lines[phi] = f"  {index} = phi i64 [{start}, %{before}], [{following}, %{self.block}]"
         self.emit(f"br label %{head}")
         self.label(done)
 
     @contextmanager
+    def carrying(self, end: Value, step: Value, carried: Sequence[tuple[str, str, str]]) -> Iterator[None]:
+        """``for %k in range(0, end, step)`` as the last loop of a function, and its first, with values that stay in registers: (type, name, start) of
+        each, whose next value the body names ``name.next``."""
+        self.emit("br label %head")
+        self.label("head")
+        for kind, name, start in (("i64", "%k", "0"), *carried):
+            self.emit(f"{name} = phi {kind} [{start}, %setup], [{name}.next, %body]")
+        self.emit(f"%more = icmp slt i64 %k, {end}")
+        self.emit("br i1 %more, label %body, label %finish")
+        self.label("body")
+        yield
+        self.emit(f"%k.next = add nsw i64 %k, {step}")
+        self.emit("br label %head")
+        self.label("finish")
+
+    @contextmanager
     def loop_while(self, condition: Callable[[], str]) -> Iterator[None]:
         """``while condition()``; state lives in variables made by :meth:`variable`."""
-        head, body, done = (self.fresh_label(hint) for hint in ("head", "body", "done"))
+        head, body, done = self.labels("head", "body", "done")
         self.emit(f"br label %{head}")
         self.label(head)
         self.emit(f"br i1 {condition()}, label %{body}, label %{done}")
@@ -337,20 +341,17 @@ class Builder:
         self.label(done)
 
     @contextmanager
-    def when(self, condition: str) -> Iterator[None]:
-        """``if condition``."""
-        body, done = self.fresh_label("then"), self.fresh_label("done")
-        self.emit(f"br i1 {condition}, label %{body}, label %{done}")
-        self.label(body)
-        yield
-        self.emit(f"br label %{done}")
-        self.label(done)
+    def instead(self, condition: str) -> Iterator[None]:
+        """``if condition: ...; return``."""
+        with self.when(condition):
+            yield
+        self.return_when(condition)
 
     def cases(self, *branches: tuple[str, Callable[[], None]], default: Callable[[], None]) -> None:
         """The first branch whose condition holds, else the default."""
-        done = self.fresh_label("done")
+        (done,) = self.labels("done")
         for condition, emit_branch in branches:
-            body, otherwise = self.fresh_label("then"), self.fresh_label("else")
+            body, otherwise = self.labels("then", "else")
             self.emit(f"br i1 {condition}, label %{body}, label %{otherwise}")
             self.label(body)
             emit_branch()
@@ -372,7 +373,7 @@ class Builder:
 
     def return_when(self, condition: str) -> None:
         """Leave the function early."""
-        leave, stay = self.fresh_label("leave"), self.fresh_label("stay")
+        leave, stay = self.labels("leave", "stay")
         self.emit(f"br i1 {condition}, label %{leave}, label %{stay}")
         self.label(leave)
         self.emit("ret void")
@@ -381,14 +382,14 @@ class Builder:
     def variable(self, start: Value) -> str:
         """A mutable i64; promoted to a register by the optimiser."""
         name = self.fresh("var")
-        self._allocas.append(f"  {name} = alloca i64, align 8")
+        self.allocas.append(f"  {name} = alloca i64, align 8")
         self.assign(name, start)
         return name
 
     def array(self, count: int) -> str:
         """Stack space for ``count`` elements, aligned for whole vectors."""
         name = self.fresh("array")
-        self._allocas.append(f"  {name} = alloca [{count} x {self.element}], align {self.blocking.target.vector_bytes}")
+        self.allocas.append(f"  {name} = alloca [{count} x {self.element}], align {self.blocking.target.vector_bytes}")
         return name
 
     def assign(self, variable: str, value: Value) -> None:

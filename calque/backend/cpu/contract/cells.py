@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from calque.backend.cpu.contract.attention_math import LOG2_E, compare, constant, exp2, op, pick, power_minus_one
+from calque.backend.cpu.contract.attention_math import LOG2_E, compare, constant, exp2, pick, power_minus_one
 from calque.backend.cpu.contract.builder import Builder
 
 Steps = dict[str, tuple[str, ...]]
@@ -65,35 +65,35 @@ class Cell:
 def sigmoid(b: Builder, x: str) -> str:
     """1 / (1 + e**-x)."""
     negative = compare(b, "olt", x, "zeroinitializer")
-    size = pick(b, negative, x, op(b, "fsub", "zeroinitializer", x))  # -|x|
-    e = exp2(b, op(b, "fmul", size, constant(b, LOG2_E)))
-    share = op(b, "fdiv", constant(b, 1.0), op(b, "fadd", e, constant(b, 1.0)))
-    return pick(b, negative, op(b, "fmul", e, share), share)
+    size = pick(b, negative, x, b.op("fsub", "zeroinitializer", x))  # -|x|
+    e = exp2(b, b.op("fmul", size, constant(b, LOG2_E)))
+    share = b.op("fdiv", constant(b, 1.0), b.op("fadd", e, constant(b, 1.0)))
+    return pick(b, negative, b.op("fmul", e, share), share)
 
 
 def tanh(b: Builder, x: str) -> str:
     """(1 - e**(-2 |x|)) / (1 + e**(-2 |x|)) with the sign of x."""
     negative = compare(b, "olt", x, "zeroinitializer")
-    size = pick(b, negative, x, op(b, "fsub", "zeroinitializer", x))  # -|x|
-    e = power_minus_one(b, op(b, "fmul", size, constant(b, 2 * LOG2_E)))
-    value = op(b, "fdiv", e, op(b, "fadd", e, constant(b, 2.0)))
-    return pick(b, negative, value, op(b, "fsub", "zeroinitializer", value))
+    size = pick(b, negative, x, b.op("fsub", "zeroinitializer", x))  # -|x|
+    e = power_minus_one(b, b.op("fmul", size, constant(b, 2 * LOG2_E)))
+    value = b.op("fdiv", e, b.op("fadd", e, constant(b, 2.0)))
+    return pick(b, negative, value, b.op("fsub", "zeroinitializer", value))
 
 
 def rest(b: Builder, x: str) -> str:
     """1 - x."""
-    return op(b, "fsub", constant(b, 1.0), x)
+    return b.op("fsub", constant(b, 1.0), x)
 
 
 def minus_squared(b: Builder, x: str) -> str:
     """1 - x * x."""
-    return op(b, "fsub", constant(b, 1.0), op(b, "fmul", x, x))
+    return b.op("fsub", constant(b, 1.0), b.op("fmul", x, x))
 
 
 def times(b: Builder, first: str, *others: str) -> str:
     """A product from left to right."""
     for factor in others:
-        first = op(b, "fmul", first, factor)
+        first = b.op("fmul", first, factor)
     return first
 
 
@@ -101,51 +101,51 @@ def times(b: Builder, first: str, *others: str) -> str:
 
 
 def _lstm(b: Builder, inputs: Sequence[str], own: Sequence[str], before: str) -> NewState:
-    sums = [op(b, "fadd", x, product) for x, product in zip(inputs, own, strict=True)]
+    sums = [b.op("fadd", x, product) for x, product in zip(inputs, own, strict=True)]
     i, f, g, o = sigmoid(b, sums[0]), sigmoid(b, sums[1]), tanh(b, sums[2]), sigmoid(b, sums[3])
-    cell = op(b, "fadd", op(b, "fmul", f, before), op(b, "fmul", i, g))
-    return NewState(op(b, "fmul", o, tanh(b, cell)), (i, f, g, o), cell)
+    cell = b.op("fadd", b.op("fmul", f, before), b.op("fmul", i, g))
+    return NewState(b.op("fmul", o, tanh(b, cell)), (i, f, g, o), cell)
 
 
 def _lstm_back(b: Builder, kept: Sequence[str], cell: str, before: str, dh: str, carried: str) -> Slopes:
     i, f, g, o = kept
     squashed = tanh(b, cell)
-    dc = op(b, "fadd", carried, times(b, dh, o, minus_squared(b, squashed)))
+    dc = b.op("fadd", carried, times(b, dh, o, minus_squared(b, squashed)))
     own = (times(b, dc, g, i, rest(b, i)), times(b, dc, before, f, rest(b, f)), times(b, dc, i, minus_squared(b, g)),
            times(b, dh, squashed, o, rest(b, o)))
-    return Slopes(own, carried=op(b, "fmul", dc, f))
+    return Slopes(own, carried=b.op("fmul", dc, f))
 
 
 # -------------------------------------------------------------------------------------------------------------------- GRU
 
 
 def _gru(b: Builder, inputs: Sequence[str], own: Sequence[str], before: str) -> NewState:
-    r, z = (sigmoid(b, op(b, "fadd", inputs[k], own[k])) for k in (0, 1))
-    n = tanh(b, op(b, "fadd", inputs[2], op(b, "fmul", r, own[2])))
-    return NewState(op(b, "fadd", n, op(b, "fmul", z, op(b, "fsub", before, n))), (r, z, n, own[2]))
+    r, z = (sigmoid(b, b.op("fadd", inputs[k], own[k])) for k in (0, 1))
+    n = tanh(b, b.op("fadd", inputs[2], b.op("fmul", r, own[2])))
+    return NewState(b.op("fadd", n, b.op("fmul", z, b.op("fsub", before, n))), (r, z, n, own[2]))
 
 
 def _gru_back(b: Builder, kept: Sequence[str], latest: str, before: str, dh: str, carried: str) -> Slopes:
     r, z, n, own = kept
-    dh = op(b, "fadd", dh, carried)
+    dh = b.op("fadd", dh, carried)
     dn = times(b, dh, rest(b, z), minus_squared(b, n))
-    dr, dz = times(b, dn, own, r, rest(b, r)), times(b, dh, op(b, "fsub", before, n), z, rest(b, z))
-    return Slopes((dr, dz, op(b, "fmul", dn, r)), (dr, dz, dn), op(b, "fmul", dh, z))
+    dr, dz = times(b, dn, own, r, rest(b, r)), times(b, dh, b.op("fsub", before, n), z, rest(b, z))
+    return Slopes((dr, dz, b.op("fmul", dn, r)), (dr, dz, dn), b.op("fmul", dh, z))
 
 
 # -------------------------------------------------------------------------------------------------------------------- RNN
 
 
 def _rnn_tanh(b: Builder, inputs: Sequence[str], own: Sequence[str], before: str) -> NewState:
-    return NewState(tanh(b, op(b, "fadd", inputs[0], own[0])))
+    return NewState(tanh(b, b.op("fadd", inputs[0], own[0])))
 
 
 def _rnn_tanh_back(b: Builder, kept: Sequence[str], out: str, before: str, dh: str, carried: str) -> Slopes:
-    return Slopes((op(b, "fmul", dh, minus_squared(b, out)),))
+    return Slopes((b.op("fmul", dh, minus_squared(b, out)),))
 
 
 def _rnn_relu(b: Builder, inputs: Sequence[str], own: Sequence[str], before: str) -> NewState:
-    z = op(b, "fadd", inputs[0], own[0])
+    z = b.op("fadd", inputs[0], own[0])
     return NewState(pick(b, compare(b, "olt", z, "zeroinitializer"), "zeroinitializer", z))
 
 

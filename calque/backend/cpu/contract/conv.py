@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.claims import BLOCKS, CONVOLUTIONS, hand_over
 from calque.backend.cpu.contract.conv_words import BLOCK_WORDS, read_conv
-from calque.backend.cpu.contract.direct import is_direct, packed_size
+from calque.backend.cpu.contract.direct import packed_size
 from calque.backend.cpu.contract.finish import WHOLE, begin, finish, note
-from calque.backend.cpu.contract.flat import is_flat
 from calque.backend.cpu.contract.gemm import chains, depth_block, depth_blocks, each_depth_block, panel_rows
-from calque.backend.cpu.contract.joint import MARK as JOINT
-from calque.backend.cpu.contract.near import is_near
 from calque.backend.cpu.contract.pack import first_channel, read_patch
 from calque.backend.cpu.contract.target import Blocking
-from calque.backend.cpu.contract.winograd import ALL_FORMS
 
 BUFFERS = 4
 PREFETCH_CHANNELS = 3
@@ -64,7 +61,7 @@ def _weight_panel(blocking: Blocking) -> str:
             # Channels lie far apart, out of reach of hardware prefetchers.
             ahead = b.at(source, b.mul(w["weight_channel_step"], PREFETCH_CHANNELS))
             with b.loop(0, "%count") as row:
-                b.emit(f"call void @llvm.prefetch.p0(ptr {b.at(ahead, b.mul(row, w['weight_row_step']))}, i32 0, i32 3, i32 1)")
+                b.prefetch(b.at(ahead, b.mul(row, w["weight_row_step"])))
             b.call("pack_panel", f"ptr {source}", f"i64 {w['weight_row_step']}", "i64 1", "i64 %count",
                    f"i64 {b.sub(stop, begin)}", f"ptr {b.at('%target', b.mul(b.sub(begin, '%start'), width))}",
                    f"i64 {width}")
@@ -93,14 +90,10 @@ def _pack_weights(blocking: Blocking) -> str:
     b = Builder("pack_weights", ("i64 %thread", "i64 %threads", "ptr %weights", "ptr noalias %block", "ptr %shared"),
                 blocking, attributes="noinline")
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
-    flat = is_flat(b, p, w)
-    with b.when(flat):
-        b.call("flat_pack_weights", "i64 %thread", "i64 %threads", "ptr %weights", "ptr %block", "ptr %shared")
-    b.return_when(flat)
-    direct = is_direct(b, p, w)
-    with b.when(direct):
-        b.call("direct_pack_weights", "i64 %thread", "i64 %threads", "ptr %weights", "ptr %block", "ptr %shared")
-    b.return_when(direct)
+    for way in BLOCKS:
+        if way.packs:
+            with b.instead(way.takes(b, p, w)):
+                b.call(way.packs, "i64 %thread", "i64 %threads", "ptr %weights", "ptr %block", "ptr %shared")
     depth, blocks, panels = _sizes(b, p, w)
     group_size = b.mul(b.mul(panels, depth), blocking.row_stride)
     units = b.mul(blocks, panels)
@@ -203,24 +196,9 @@ def _convolve(blocking: Blocking) -> str:
     b = Builder("convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %shared",
                              "ptr %result", "ptr noalias %block"), blocking, attributes="noinline")
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
-    flat = is_flat(b, p, w)
-    with b.when(flat):
-        b.call("flat_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result",
-               "ptr %block")
-    b.return_when(flat)
-    near = is_near(b, p, w)
-    with b.when(near):
-        b.call("near_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result", "ptr %block")
-    b.return_when(near)
-    whole = is_direct(b, p, w)
-    with b.when(whole):
-        b.call("direct_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result",
-               "ptr %block")
-    b.return_when(whole)
-    strided = b.compare("ne", w["strided"], 0)
-    with b.when(strided):
-        b.call("strided_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result", "ptr %block")
-    b.return_when(strided)
+    for way in BLOCKS[:-1]:
+        with b.instead(way.takes(b, p, w)):
+            b.call(way.function, "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result", "ptr %block")
     begin(b, "%private")
     depth, _, row_panels = _sizes(b, p, w)
     group_size = b.mul(b.mul(row_panels, depth), blocking.row_stride)
@@ -276,17 +254,7 @@ def _entry(blocking: Blocking) -> str:
     image, weights, result, shared = (b.pointer_word("%args", index) for index in range(BUFFERS))
     count, base = b.word("%args", BUFFERS), b.byte_at("%args", 8 * (BUFFERS + 2))
     note(b, "%scratch", WHOLE, 0)
-    for form in ALL_FORMS:
-        winograd = b.compare("eq", count, form.mark)
-        with b.when(winograd):
-            b.call(f"{form.prefix}_conv", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}",
-                   f"ptr {weights}", f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
-        b.return_when(winograd)
-    joint = b.compare("eq", count, JOINT)
-    with b.when(joint):
-        b.call("joint_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}", f"ptr {weights}",
-               f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
-    b.return_when(joint)
+    hand_over(b, CONVOLUTIONS, count, (image, weights, result, shared))
     b.call("clear_share", "i64 %thread", "i64 %threads", f"ptr {result}", f"i64 {b.word('%args', BUFFERS + 1)}")
     with b.when(b.compare("eq", count, 1)):
         w = read_conv(b, base)

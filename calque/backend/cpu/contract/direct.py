@@ -90,10 +90,7 @@ def is_direct(b: Builder, p: Words, w: Words) -> str:
         b.compare("sge", p["grid_columns"], LEAST_COLUMNS),
         b.compare("sle", b.mul(w["channels"], layout.channel), room),
     ]
-    result = conditions[0]
-    for condition in conditions[1:]:
-        result = b.both(result, condition)
-    return result
+    return b.both(*conditions)
 
 
 def _worth(b: Builder, p: Words, w: Words, layout: DirectRows) -> tuple[str, ...]:
@@ -161,7 +158,7 @@ def _table(blocking: Blocking) -> str:
         place = b.dot((channel, layout.channel), (b.rem(x, p["column_stride"]), b.mul(layout.rows, layout.phase)), (y, layout.phase),
                       (b.div(x, p["column_stride"]), 1))
         here = b.read(entry)
-        b.emit(f"store i32 {b.let(f'trunc i64 {place} to i32')}, ptr {b.byte_at('%table', b.mul(here, 4))}, align 4")
+        b.store_offset(place, "%table", here)
         b.assign(entry, b.add(here, 1))
     return b.text()
 

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from calque.backend.cpu.contract.attention_call import Attention
+from calque.backend.cpu.contract.claims import Evaluator
 from calque.backend.cpu.contract.gemm import COLUMN_CHUNK_BYTES, STREAM_BYTES, paths, stays
 from calque.backend.cpu.contract.int4 import COLUMNS, Int4
 from calque.backend.cpu.contract.pack import SHORT_ROW_VECTORS
-from calque.backend.cpu.contract.params import Contraction, Conv2d, Conv2dInputGrad, Conv2dWeightGrad
+from calque.backend.cpu.contract.params import Contraction, Conv2d, Conv2dInputGrad, Conv2dWeightGrad, ways_of
 from calque.backend.cpu.contract.plane_grad import TALL_BLOCK
 from calque.backend.cpu.contract.product_words import Addmm, Matmul, blocking_for
 from calque.backend.cpu.contract.recurrent import FEW_ROWS, Recurrent
@@ -23,7 +24,7 @@ from calque.backend.cpu.contract.scan import Scan
 from calque.backend.cpu.contract.small import ROW_UNIT, WORDS, is_near, is_small, rows_at_once
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tiles import MOST_LINES, tile_size
-from calque.backend.cpu.contract.ways import Evaluator, ways_of
+from calque.backend.cpu.contract.winograd import Form
 from calque.ops.attention import MOST_QUERIES_IN_PLACE
 
 CHOSEN = re.compile(
@@ -89,17 +90,16 @@ def _matmul(f: Matmul, blocking: Blocking, threads: int) -> Iterator[str]:
     rows, columns, (a_row, a_depth), (b_depth, b_column), c_column = f.rows, f.columns, f.a_strides, f.b_strides, 1
     if columns <= blocking.lanes and rows > columns:  # as the transposed product
         rows, columns, a_row, a_depth, b_depth, b_column, c_column = columns, rows, b_column, b_depth, a_depth, a_row, f.columns
-    dots, dense_row, direct = (found == "1" for found in paths(b, rows, f.depth, a_depth, b_depth, b_column, c_column))
-    if dots:
-        yield "gemm_dot"
+    ways = paths(b, rows, f.depth, a_depth, b_depth, b_column, c_column)
+    way = next((way for way, taken in ways if taken == "1"), "gemm_grid")
+    yield way
+    if way == "gemm_dot":
         streamed = columns * f.depth * blocking.item_bytes > STREAM_BYTES and rows <= blocking.stream_rows
         yield from (f"{'stream' if streamed else 'dot'}_{count}" for count in _cut(rows, blocking.dot_rows))
-    elif dense_row:
-        yield "gemm_row"
-    elif direct:
-        yield from ("gemm_direct", *_outer([rows], columns, blocking))
-    else:
-        yield from ("gemm_grid", "gemm_part")
+    elif way == "gemm_direct":
+        yield from _outer([rows], columns, blocking)
+    elif way == "gemm_grid":
+        yield "gemm_part"
         products = prod(f.batch)
         for team in {1} if products % threads == 0 else {1, threads} if products > threads else {threads}:
             yield from _grid(f, (rows, columns), (a_row, a_depth), (b_depth, b_column), c_column, blocking, team)
@@ -162,7 +162,7 @@ def _convolution(c: Conv2d | Conv2dInputGrad | Conv2dWeightGrad, ways: frozenset
             yield from _table(grid[0], grid[1], blocking)
         else:
             if c.winograd:
-                yield from _winograd_runs(c, blocking)
+                yield from _winograd_runs(c, c.winograd, blocking)
             rows = _cut(outputs if isinstance(c, Conv2d) else channels, blocking.tile_rows)
             yield from _outer(rows, pixels if way in ("near", "strided") else blocking.tile_columns, blocking)
             if way in ("near", "strided"):
@@ -170,13 +170,13 @@ def _convolution(c: Conv2d | Conv2dInputGrad | Conv2dWeightGrad, ways: frozenset
                 yield from _packed_rows(c, blocking)
 
 
-def _winograd_runs(c: Conv2d | Conv2dInputGrad, blocking: Blocking) -> Iterator[str]:
+def _winograd_runs(c: Conv2d | Conv2dInputGrad, form: Form, blocking: Blocking) -> Iterator[str]:
     """Runs of tiles: those of a row, cut where panels end."""
     extent, step = (c.out_size[1], c.x_strides[3]) if isinstance(c, Conv2d) else (c.size[1], c.g_strides[3])
-    tiles, half = -(-extent // c.form.out), blocking.half.lanes if blocking.half else 0
+    tiles, half = -(-extent // form.out), blocking.half.lanes if blocking.half else 0
     kinds = [kind for kind, used in (("whole", tiles > half), ("half", half and tiles % blocking.lanes)) if used]
-    yield from (f"{c.form.shared}_output_run_{kind}" for kind in kinds)
-    yield from (f"{c.form.prefix}_input_run_{kind}" for kind in (kinds if step == 1 else ["apart"]))
+    yield from (f"{form.shared}_output_run_{kind}" for kind in kinds)
+    yield from (f"{form.prefix}_input_run_{kind}" for kind in (kinds if step == 1 else ["apart"]))
 
 
 def _weight_grad(c: Conv2dWeightGrad, way: str, blocking: Blocking) -> Iterator[str]:

@@ -95,10 +95,7 @@ def is_flat(b: Builder, p: Words, w: Words) -> str:
         b.compare("sle", sums, SUM_BYTES),
         b.compare("sle", planes, CONVOLUTION_BYTES - PLANES_AT),
     ]
-    result = conditions[0]
-    for condition in conditions[1:]:
-        result = b.both(result, condition)
-    return result
+    return b.both(*conditions)
 
 
 def flat_functions(blocking: Blocking) -> str:
@@ -111,7 +108,7 @@ def flat_functions(blocking: Blocking) -> str:
 def _tile(rows: int, vectors: int, blocking: Blocking) -> str:
     """``sums[row][vector] (=|+=) sum_k weights[k][row] * source[table[k] + vector]``."""
     b = Builder(f"flat_tile_{rows}x{vectors}", TILE_PARAMETERS, blocking, attributes="noinline")
-    lanes, vector = blocking.lanes, b.vector
+    lanes = blocking.lanes
     names = [[f"%s{row}.{column}" for column in range(vectors)] for row in range(rows)]
     with table_loop(b, names, "%pw", "%weights", rows):
         source = b.at("%source", "%offset")
@@ -119,9 +116,7 @@ def _tile(rows: int, vectors: int, blocking: Blocking) -> str:
         for column in range(vectors):
             pixels = b.load_vector(b.at(source, column * lanes))
             for row in range(rows):
-                name = names[row][column]
-                b.emit(f"{name}.next = call {vector} @llvm.fmuladd.v{lanes}{blocking.dtype}"
-                       f"({vector} {weights[row]}, {vector} {pixels}, {vector} {name})")
+                b.emit(f"{names[row][column]}.next = {b.product(weights[row], pixels, names[row][column])}")
     store_sums(b, names, "%sums", "%sum_step")
     return b.text()
 
@@ -152,7 +147,7 @@ def _table(blocking: Blocking) -> str:
         place = b.dot((channel, layout.channel), (residue, plane), (b.div(y, p["row_stride"]), layout.columns),
                       (b.div(x, p["column_stride"]), 1))
         here = b.read(entry)
-        b.emit(f"store i32 {b.let(f'trunc i64 {place} to i32')}, ptr {b.byte_at('%table', b.mul(here, 4))}, align 4")
+        b.store_offset(place, "%table", here)
         b.assign(entry, b.add(here, 1))
     return b.text()
 
@@ -374,10 +369,8 @@ def _convolve(blocking: Blocking) -> str:
                                   "ptr noalias %block"), blocking, attributes="noinline")
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
     begin(b, "%private")
-    lanes_path = is_lanes(b, p, w)
-    with b.when(lanes_path):
+    with b.instead(is_lanes(b, p, w)):
         b.call("lanes_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %result", "ptr %block")
-    b.return_when(lanes_path)
     layout = block_layout(b, p, w["channels"], wanted_bytes(b, w["channels"]))
     b.call("flat_table", "ptr %block", f"i64 {w['channels']}", f"i64 {wanted_bytes(b, w['channels'])}", "ptr %private")
     joined = b.compare("ne", w["result_grid_columns"], p["grid_columns"])

@@ -18,8 +18,6 @@ from calque.backend.cpu.contract.micro import lane_sums
 from calque.backend.cpu.contract.pack import PatchWords, read_patch
 from calque.backend.cpu.contract.target import Blocking
 
-MARK = -2
-"""Stands where other weight gradients have their number of groups."""
 MOST_TAPS = 9
 MOST_CHANNELS = 8
 MOST_SUMS = 512
@@ -79,28 +77,15 @@ DOT_PARAMETERS = ("i64 %vectors", "ptr noalias readonly %gradient", "ptr noalias
 def _dots(taps: int, blocking: Blocking) -> str:
     """``sums[tap] += gradient[vector] * source[table[tap] + vector]`` for all vectors."""
     b = Builder(f"flat_dots_{taps}", DOT_PARAMETERS, blocking, attributes="noinline")
-    lanes, vector = blocking.lanes, b.vector
+    lanes = blocking.lanes
     sources, starts, names = [], [], [f"%s{tap}" for tap in range(taps)]
     for tap in range(taps):
-        narrow = b.let(f"load i32, ptr {b.byte_at('%table', 4 * tap)}, align 4")
-        sources.append(b.at("%source", b.let(f"sext i32 {narrow} to i64")))
+        sources.append(b.at("%source", b.load_offset("%table", tap)))
         starts.append(b.load_vector(b.at("%sums", tap * lanes)))
-    end = b.mul("%vectors", lanes)
-    b.emit("br label %head")
-    b.label("head")
-    b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
-    for name, start in zip(names, starts, strict=True):
-        b.emit(f"{name} = phi {vector} [{start}, %setup], [{name}.next, %body]")
-    b.emit(f"%more = icmp slt i64 %k, {end}")
-    b.emit("br i1 %more, label %body, label %finish")
-    b.label("body")
-    gradient = b.load_vector(b.at("%gradient", "%k"))
-    for name, source in zip(names, sources, strict=True):
-        b.emit(f"{name}.next = call {vector} @llvm.fmuladd.v{lanes}{blocking.dtype}"
-               f"({vector} {gradient}, {vector} {b.load_vector(b.at(source, '%k'))}, {vector} {name})")
-    b.emit(f"%k.next = add nsw i64 %k, {lanes}")
-    b.emit("br label %head")
-    b.label("finish")
+    with b.carrying(b.mul("%vectors", lanes), lanes, [(b.vector, *sums) for sums in zip(names, starts, strict=True)]):
+        gradient = b.load_vector(b.at("%gradient", "%k"))
+        for name, source in zip(names, sources, strict=True):
+            b.emit(f"{name}.next = {b.product(gradient, b.load_vector(b.at(source, '%k')), name)}")
     for tap, name in enumerate(names):
         b.store_vector(name, b.at("%sums", tap * lanes))
     return b.text()

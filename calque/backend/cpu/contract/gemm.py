@@ -222,11 +222,10 @@ def gemm_part(blocking: Blocking) -> str:
         # The same order of additions: one block of k.
         whole = b.both(b.compare("eq", blocks, 1), b.both(b.compare("eq", "%c_column", 1), b.compare("sge", "%columns", blocking.lanes)))
         small = b.both(whole, is_near(b, "%rows", "%columns", "%depth", ("%b_depth", "%b_column"), "%near"))
-        with b.when(small):
+        with b.instead(small):
             b.call("small_product", "ptr %private", "ptr %a", "i64 %a_row", "i64 %a_depth", "ptr %b", "i64 %b_depth", "i64 %b_column",
                    "ptr %c", "i64 %c_row", "i64 %rows", "i64 %columns", "i64 %depth")
             finish(b, "%private", 0, "%rows", 0, "%columns")
-        b.return_when(small)
     column_panels, row_panels = b.ceil_div("%columns", width), b.ceil_div("%rows", blocking.tile_rows)
     panel_step = b.mul(longest, width)
     room = b.max(b.div(COLUMN_CHUNK_BYTES // item, panel_step), 1)
@@ -470,8 +469,8 @@ def _gemm_dot(blocking: Blocking) -> str:
     return b.text()
 
 
-def paths(b: Builder, rows: Value, depth: Value, a_depth: Value, b_depth: Value, b_column: Value, c_column: Value) -> tuple[str, str, str]:
-    """Whether a product is computed as dot products; if not, as one dense row; if not, with B in place."""
+def paths(b: Builder, rows: Value, depth: Value, a_depth: Value, b_depth: Value, b_column: Value, c_column: Value) -> tuple[tuple[str, str], ...]:
+    """The ways of a product in order, each with its condition: as dot products, as one dense row, with B in place; else there is `gemm_grid`."""
     blocking = b.blocking
     direct = b.both(b.compare("sle", rows, blocking.tile_rows), b.compare("eq", b_column, 1))
     contiguous = b.both(b.compare("eq", a_depth, 1), b.compare("eq", b_depth, 1))
@@ -481,7 +480,7 @@ def paths(b: Builder, rows: Value, depth: Value, a_depth: Value, b_depth: Value,
     few = b.compare("sle", rows, b.select(long, MOST_DOT_ROWS, blocking.dot_rows))
     dots = b.both(few, b.both(contiguous, whole))
     dense_row = b.both(b.compare("eq", rows, 1), b.both(b.compare("eq", b_column, 1), b.compare("eq", c_column, 1)))
-    return dots, dense_row, direct
+    return ("gemm_dot", dots), ("gemm_row", dense_row), ("gemm_direct", direct)
 
 
 def _gemm(blocking: Blocking) -> str:
@@ -495,11 +494,9 @@ def _gemm(blocking: Blocking) -> str:
     kinds = {parameter.split()[-1]: parameter.split()[0] for parameter in GEMM_PARAMETERS}
     values = {name: b.select(swap, mirror[name], name, kinds[name]) if name in mirror else name for name in names}
     arguments = [f"{kinds[name]} {values[name]}" for name in names]
-    dots, dense_row, direct = paths(b, values["%rows"], "%depth", *(values[f"%{name}"] for name in ("a_depth", "b_depth", "b_column", "c_column")))
+    ways = paths(b, values["%rows"], "%depth", *(values[f"%{name}"] for name in ("a_depth", "b_depth", "b_column", "c_column")))
     note(b, "%private", WHOLE, b.select(swap, 0, 1))
-    b.cases((dots, lambda: b.call("gemm_dot", *arguments)),
-            (dense_row, lambda: b.call("gemm_row", *arguments)),
-            (direct, lambda: b.call("gemm_direct", *arguments)), default=lambda: b.call("gemm_grid", *arguments))
+    b.cases(*((taken, partial(b.call, way, *arguments)) for way, taken in ways), default=partial(b.call, "gemm_grid", *arguments))
     return b.text()
 
 
@@ -536,12 +533,10 @@ def matmul_entry(blocking: Blocking, adds: bool = False) -> str:
 
     factors = b.byte_at("%args", 8 * (inputs + 2 + words.index("alpha"))) if adds else "null"
     if not blocking.narrow:
-        small = is_small(b, w)
-        with b.when(small):
+        with b.instead(is_small(b, w)):
             low, high = b.share(total, "%thread", "%threads")
             b.call("small_products", f"i64 {low}", f"i64 {high}", "ptr %scratch", *(f"ptr {operand}" for operand in operands), f"ptr {result}",
                    f"ptr {b.byte_at('%args', 8 * (inputs + 2))}")
-        b.return_when(small)
     # Whole products as long as every thread gets equally many; all threads share each of the rest.
     shared = b.rem(total, "%threads")
     even = b.sub(total, shared)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from calque.backend.cpu.contract.attention_math import op, slots
+from calque.backend.cpu.contract.attention_math import slots
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.int8 import byte_declarations
 from calque.backend.cpu.contract.micro import lane_sums
@@ -118,7 +118,7 @@ class _Tile:
             for k, scale in enumerate(self.scales):
                 factor = b.splat(b.load(b.at(scale, group)), b.element)
                 for line, mine in zip(self.totals, sums, strict=True):
-                    b.store_vector(b.fma(op(b, "fadd", *mine[k]), factor, b.load_vector(line[k])), line[k])
+                    b.store_vector(b.fma(b.op("fadd", *mine[k]), factor, b.load_vector(line[k])), line[k])
 
     def _in_line(self, inputs: list[str], start: Value, count: int) -> list[list[list[str]]]:
         """The sums of a group, by row, column and half of its bytes."""
@@ -131,7 +131,7 @@ class _Tile:
                 for mine, halves in zip(sums, given, strict=True):
                     for end, (x, number) in enumerate(zip(halves, numbers, strict=True)):
                         total = mine[k][end]
-                        mine[k][end] = b.fma(x, number, total) if total else op(b, "fmul", x, number)
+                        mine[k][end] = b.fma(x, number, total) if total else b.op("fmul", x, number)
         return sums
 
     def _in_a_loop(self, inputs: list[str], start: Value) -> list[list[list[str]]]:

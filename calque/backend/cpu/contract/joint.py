@@ -15,8 +15,6 @@ from calque.backend.cpu.contract.pack import transpose
 from calque.backend.cpu.contract.target import SCRATCH_BYTES, Blocking
 from calque.backend.cpu.contract.tiles import bias_parameter, lines_at_once, tile_size
 
-MARK = -5
-"""Stands where other convolutions have their number of blocks."""
 IMAGE_BYTES = 256 << 10
 """Wanted size of the padded copy of a block of rows of g."""
 TABLE_BYTES = 256 << 10
@@ -184,7 +182,7 @@ def _table(blocking: Blocking) -> str:
             with b.loop(0, above["taps"]) as u, b.loop(0, before["taps"]) as v, b.loop(0, o.w["channels"]) as channel:
                 y, x = (b.add(axis["place"], b.mul(tap, axis["dilation"])) for axis, tap in ((above, u), (before, v)))
                 place, here = b.dot((channel, o.channel), (y, o.columns), (x, 1)), b.read(entry)
-                b.emit(f"store i32 {b.let(f'trunc i64 {place} to i32')}, ptr {b.byte_at('%table', b.mul(here, 4))}, align 4")
+                b.store_offset(place, "%table", here)
                 b.assign(entry, b.add(here, 1))
     return b.text()
 
@@ -217,7 +215,7 @@ def _fetch(blocking: Blocking) -> str:
     with b.loop(0, "%channels") as channel, b.loop(0, "%rows") as row:
         line = b.operand_at("%target", b.dot((channel, "%channel_step"), (row, "%row_step")))
         with b.loop(0, "%length", blocking.lanes * (2 if blocking.pairs else 1)) as place:
-            b.emit(f"call void @llvm.prefetch.p0(ptr {b.operand_at(line, place)}, i32 1, i32 3, i32 1)")
+            b.prefetch_for_writing(b.operand_at(line, place))
     return b.text()
 
 

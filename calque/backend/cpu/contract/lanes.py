@@ -8,8 +8,7 @@ x and g are transposed, and the sums of all taps stay in registers while the pix
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -58,22 +57,15 @@ def layout_of(b: Builder, p: Words) -> PaddedImage:
     return PaddedImage(top, left, rows, columns, b.mul(p["tap_rows"], p["tap_columns"]))
 
 
-def _all(b: Builder, conditions: list[str]) -> str:
-    result = conditions[0]
-    for condition in conditions[1:]:
-        result = b.both(result, condition)
-    return result
-
-
 def takes_lanes(b: Builder, p: Words, groups: Value) -> str:
     """Whether planes are small and channels many, for one row and one channel per group."""
     layout, lanes, item = layout_of(b, p), b.blocking.lanes, b.blocking.item_bytes
     size, grid = b.mul(b.mul(layout.rows, layout.columns), lanes * item), b.mul(p["grid_rows"], p["grid_columns"])
-    return _all(b, [b.compare("sle", p["grid_columns"], max(lanes, 8)), b.compare("eq", p["column_step"], 1),
+    return b.both(b.compare("sle", p["grid_columns"], max(lanes, 8)), b.compare("eq", p["column_step"], 1),
                     b.compare("sge", groups, lanes), b.compare("sle", size, PACKED_BYTES),
                     b.compare("sle", layout.taps, MOST_TAPS), b.compare("sle", b.mul(p["height"], p["width"]), MOST_PIXELS),
                     b.compare("sge", b.min(p["height"], p["width"]), 1), b.compare("sge", grid, 1),
-                    b.compare("sle", b.mul(grid, lanes * item), PACKED_BYTES)])
+                    b.compare("sle", b.mul(grid, lanes * item), PACKED_BYTES))
 
 
 def is_lanes(b: Builder, p: Words, w: Words) -> str:
@@ -81,7 +73,7 @@ def is_lanes(b: Builder, p: Words, w: Words) -> str:
     pixels = b.mul(p["grid_rows"], p["grid_columns"])
     equal = [(w["rows"], 1), (w["channels"], 1), (w["row_upsampling"], 1), (w["column_upsampling"], 1), (w["result_column_step"], 1),
              (w["result_group_step"], pixels), (w["result_batch_step"], b.mul(w["groups"], pixels)), (w["result_offset"], 0)]
-    return b.both(_all(b, [b.compare("eq", *pair) for pair in equal]), takes_lanes(b, p, w["groups"]))
+    return b.both(b.both(*[b.compare("eq", *pair) for pair in equal]), takes_lanes(b, p, w["groups"]))
 
 
 def lanes_functions(blocking: Blocking) -> str:
@@ -102,34 +94,13 @@ def _choose(family: str, largest: int, parameters: tuple[str, ...], blocking: Bl
     return b.text()
 
 
-def _distance(b: Builder, table: str, index: Value) -> str:
-    return b.let(f"sext i32 {b.let(f'load i32, ptr {b.byte_at(table, b.mul(index, 4))}, align 4')} to i64")
-
-
-@contextmanager
-def _summing(b: Builder, sums: Sequence[tuple[str, str]], limit: str) -> Iterator[None]:
-    """``for %k in range(limit)`` with the (name, start) of vectors that stay in registers: the body names each one's next value ``name.next``."""
-    b.emit("br label %head")
-    b.label("head")
-    b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
-    for name, start in sums:
-        b.emit(f"{name} = phi {b.vector} [{start}, %setup], [{name}.next, %body]")
-    b.emit(f"%more = icmp slt i64 %k, {limit}")
-    b.emit("br i1 %more, label %body, label %finish")
-    b.label("body")
-    yield
-    b.emit("%k.next = add nsw i64 %k, 1")
-    b.emit("br label %head")
-    b.label("finish")
-
-
 def _tile(count: int, blocking: Blocking) -> str:
     """``target[pixel] = sum over taps of weights[tap] * packed[table[tap] + pixel * step]``, vectors of channels."""
     b = Builder(f"lanes_tile_{count}", TILE_PARAMETERS, blocking, attributes="noinline")
     names = [f"%s{pixel}" for pixel in range(count)]
     steps = [b.mul(pixel, "%step") for pixel in range(count)]
-    with _summing(b, [(name, "zeroinitializer") for name in names], "%taps"):
-        source, weight = b.at("%packed", _distance(b, "%table", "%k")), b.load_vector(b.at("%weights", b.mul("%k", blocking.lanes)))
+    with b.carrying("%taps", 1, [(b.vector, name, "zeroinitializer") for name in names]):
+        source, weight = b.at("%packed", b.load_offset("%table", "%k")), b.load_vector(b.at("%weights", b.mul("%k", blocking.lanes)))
         for name, step in zip(names, steps, strict=True):
             b.emit(f"{name}.next = {b.product(weight, b.load_vector(b.at(source, step)), name)}")
     for pixel, name in enumerate(names):
@@ -141,11 +112,11 @@ def _dots(count: int, blocking: Blocking) -> str:
     """``sums[tap] += sum over pixels of gradient[pixel] * packed[places[pixel] + table[tap]]``, vectors of channels."""
     b = Builder(f"lanes_dots_{count}", DOT_PARAMETERS, blocking, attributes="noinline")
     names = [f"%s{tap}" for tap in range(count)]
-    taps = [_distance(b, "%table", tap) for tap in range(count)]
+    taps = [b.load_offset("%table", tap) for tap in range(count)]
     starts = [b.load_vector(b.at("%sums", tap * blocking.lanes)) for tap in range(count)]
-    with _summing(b, list(zip(names, starts, strict=True)), "%pixels"):
+    with b.carrying("%pixels", 1, [(b.vector, *sums) for sums in zip(names, starts, strict=True)]):
         gradient = b.load_vector(b.at("%gradient", b.mul("%k", blocking.lanes)))
-        source = b.at("%packed", _distance(b, "%places", "%k"))
+        source = b.at("%packed", b.load_offset("%places", "%k"))
         for name, tap in zip(names, taps, strict=True):
             b.emit(f"{name}.next = {b.product(gradient, b.load_vector(b.at(source, tap)), name)}")
     for index, name in enumerate(names):
@@ -170,7 +141,7 @@ def _start(blocking: Blocking) -> str:
             inside = b.both(b.let(f"icmp ult i64 {y}, {layout.rows}", "c"), b.let(f"icmp ult i64 {x}, {layout.columns}", "c"))
             distance = b.select(inside, b.mul(b.add(b.mul(y, layout.columns), x), lanes), -1)
             here = b.read(entry)
-            b.emit(f"store i32 {b.let(f'trunc i64 {distance} to i32')}, ptr {b.byte_at(table, b.mul(here, 4))}, align 4")
+            b.store_offset(distance, table, here)
             b.assign(entry, b.add(here, 1))
 
     bases = [b.max(b.mul(b.sub(1, p[f"tap_{axis}s"]), p[f"{axis}_dilation"]), 0) for axis in ("row", "column")]
@@ -194,7 +165,7 @@ def _pack_run(blocking: Blocking, placed: bool) -> str:
         if not placed:
             b.store_vector(value, b.at("%target", b.mul(k, lanes)))
             return
-        place = _distance(b, "%places", k)
+        place = b.load_offset("%places", k)
         with b.when(b.compare("sge", place, 0)):
             b.store_vector(value, b.at("%target", place))
 

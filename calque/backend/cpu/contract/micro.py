@@ -11,7 +11,7 @@ few rows that reading B takes longer than multiplying: more columns at a time, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from calque.backend.cpu.contract.builder import Builder, passed_on
@@ -84,13 +84,6 @@ def _dispatch(family: str, largest: int, parameters: tuple[str, ...], blocking: 
     choices = [(rows, f"rows{rows}", f"{family}_{rows}") for rows in range(fewest, largest + 1)]
     b.jump_table("%rows", choices, passed_on(parameters), default=f"rows{largest}")
     return b.text()
-
-
-def _accumulators(b: Builder, before: str, names: Sequence[str]) -> list[str]:
-    """Phi nodes that start at zero; ``NEXT`` and ``BACK`` are filled in once the loop body exists."""
-    for name in names:
-        b.emit(f"{name} = phi {b.vector} [zeroinitializer, %{before}], [{name}.next, %body]")
-    return [f"{name}.next" for name in names]
 
 
 def _outer(name: str, rows: int, vectors: int, blocking: Blocking, apart: bool = False, far: bool = False) -> str:
@@ -182,32 +175,20 @@ def _store_outer(b: Builder, sums: list[list[str]]) -> None:
 
 def _dot(name: str, rows: int, columns: int, fetch: bool, blocking: Blocking) -> str:
     b = Builder(name, DOT_PARAMETERS, blocking, attributes="noinline")
-    vector = b.vector
     # Columns beyond the last repeat it: their sums are computed and thrown away.
     right = [b.at("%b", b.mul(b.min(column, b.sub("%columns", 1)), "%b_step")) for column in range(columns)]
     left = [b.at("%a", b.mul(row, "%a_step")) for row in range(rows)]
     following = b.mul("%b_step", columns)
     sums = [[f"%s{row}.{column}" for column in range(columns)] for row in range(rows)]
-    b.emit("br label %head")
-    b.label("head")
-    b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
-    _accumulators(b, "setup", [name for line in sums for name in line])
-    b.emit("%more = icmp slt i64 %k, %depth")
-    b.emit("br i1 %more, label %body, label %finish")
-    b.label("body")
-    heads = [b.load_vector(b.at(pointer, "%k")) for pointer in left]
-    for column in range(columns):
-        place = b.at(right[column], "%k")
-        if fetch:  # into the second-level cache: rows a power of two apart have too few sets of the first to wait there
-            b.prefetch(b.at(place, following), 2)
-        value = b.load_vector(place)
-        for row in range(rows):
-            name = sums[row][column]
-            b.emit(f"{name}.next = call {vector} @llvm.fmuladd.v{blocking.lanes}{blocking.dtype}"
-                   f"({vector} {heads[row]}, {vector} {value}, {vector} {name})")
-    b.emit(f"%k.next = add nsw i64 %k, {blocking.lanes}")
-    b.emit("br label %head")
-    b.label("finish")
+    with b.carrying("%depth", blocking.lanes, [(b.vector, name, "zeroinitializer") for line in sums for name in line]):
+        heads = [b.load_vector(b.at(pointer, "%k")) for pointer in left]
+        for column in range(columns):
+            place = b.at(right[column], "%k")
+            if fetch:  # into the second-level cache: rows a power of two apart have too few sets of the first to wait there
+                b.prefetch(b.at(place, following), 2)
+            value = b.load_vector(place)
+            for row in range(rows):
+                b.emit(f"{sums[row][column]}.next = {b.product(heads[row], value, sums[row][column])}")
     _store_dot(b, sums)
     return b.text()
 
@@ -225,7 +206,7 @@ def _store_dot(b: Builder, sums: list[list[str]]) -> None:
             for first, mask, total in zip(groups, masks, line, strict=True):
                 address = b.at("%c", b.add(b.mul(row, "%c_step"), first))
                 if accumulate:
-                    total = b.let(f"fadd {b.vector} {b.load_masked(address, mask)}, {total}")
+                    total = b.op("fadd", b.load_masked(address, mask), total)
                 b.store_masked(total, address, mask)
 
     b.cases(("%accumulate", lambda: write(True)), default=lambda: write(False))
@@ -238,7 +219,7 @@ def lane_sums(b: Builder, vectors: list[str]) -> str:
     def merge(x: str, y: str, size: int) -> str:
         kept = [lane + (lanes - size if lane & size else 0) for lane in range(lanes)]
         moved = [lane + (lanes if lane & size else size) for lane in range(lanes)]
-        return b.let(f"fadd {b.vector} {b.shuffle(x, y, kept)}, {b.shuffle(x, y, moved)}")
+        return b.op("fadd", b.shuffle(x, y, kept), b.shuffle(x, y, moved))
 
     while len(vectors) > 1:
         padded = [*vectors, "zeroinitializer"]
@@ -247,5 +228,5 @@ def lane_sums(b: Builder, vectors: list[str]) -> str:
     total, distance = vectors[0], lanes // 2
     while distance >= size:
         turned = b.shuffle(total, total, [(lane + distance) % lanes for lane in range(lanes)])
-        total, distance = b.let(f"fadd {b.vector} {total}, {turned}"), distance // 2
+        total, distance = b.op("fadd", total, turned), distance // 2
     return total

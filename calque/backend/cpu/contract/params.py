@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import gcd, prod
-from typing import Any
+from typing import Any, ClassVar
 
 from calque.backend.cpu.contract.attention_call import Attention
 from calque.backend.cpu.contract.cells import CELLS
+from calque.backend.cpu.contract.claims import CONVOLUTIONS, WEIGHT_GRADIENTS, BlockWay, Claim, Way, claimed, ways_taken
 from calque.backend.cpu.contract.conv_words import ConvWords, block_words
-from calque.backend.cpu.contract.flat_grad import MARK as FLAT
 from calque.backend.cpu.contract.flat_grad import FlatGradWords, flat_chunk, flat_splits
 from calque.backend.cpu.contract.int4 import Int4
-from calque.backend.cpu.contract.joint import MARK as JOINT
 from calque.backend.cpu.contract.joint import JointWords, pays
 from calque.backend.cpu.contract.pack import PatchWords
-from calque.backend.cpu.contract.plane_grad import MARK as PLANES
 from calque.backend.cpu.contract.plane_grad import PlaneGradWords, planes_of
 from calque.backend.cpu.contract.product_words import DTYPES, Addmm, Matmul, added_product, blocking_for, product
 from calque.backend.cpu.contract.recurrent import Recurrent
@@ -25,7 +24,6 @@ from calque.backend.cpu.contract.scan import Scan
 from calque.backend.cpu.contract.strided import GATHERED, SPREAD, suits
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import LEAST_PIXELS, PIXELS, TileGradWords, planned
-from calque.backend.cpu.contract.tile_grad import MARK as TILED
 from calque.backend.cpu.contract.weight_grad import LANE_BLOCK, ROW_BLOCK
 from calque.backend.cpu.contract.winograd import (
     FEWEST_STRIDED_TILES,
@@ -43,7 +41,7 @@ from calque.backend.cpu.contract.winograd_weight import parts
 from calque.base.cache import memoised
 from calque.base.shapes import Shape
 from calque.ops.opdef import get
-from calque.ops.routines import Spec
+from calque.ops.routines import ContractSpec, Spec
 
 Quad = tuple[int, int, int, int]
 Pair = tuple[int, int]
@@ -70,16 +68,31 @@ class _Convolution:
     direct: bool = False
     patches: bool = False
     pairs: bool = False
+    ways: ClassVar[tuple[Way, ...]] = CONVOLUTIONS
+
+    def words(self) -> tuple[int, ...]:
+        """As the way wants them that has the call (see `claims.py`), behind its mark."""
+        way, call = claimed(self)
+        return call.words if way.mark is None else (way.mark, *call.words)
+
+    def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
+        """Size of packed weights, transformed tiles or partial results."""
+        blocking = blocking_for(dtype, target)
+        return claimed(self)[1].elements(blocking) * blocking.item_bytes
+
+    def jointly(self) -> Claim | None:
+        """All classes of pixels of stride 2 together; None where that does not pay, or there are none."""
+        return None
 
     @property
-    def winograd(self) -> bool:
-        """Whether Winograd's method computes it; the sizes alone decide."""
-        return not (self.direct or self.pairs) and self._tiles >= self._fewest_tiles and self._suits_tiles
+    def winograd(self) -> Form | None:
+        """The form of Winograd's method that computes it, if one does; the sizes alone decide."""
+        form = None if self.direct or self.pairs else self._form
+        return form if form is not None and self._tiles >= self._fewest_tiles and self._suits_tiles else None
 
     @property
-    def form(self) -> Form:
-        """The form of Winograd's method."""
-        return FORMS[self.kernel, self.stride]
+    def _form(self) -> Form | None:
+        return FORMS.get((self.kernel, self.stride))
 
     @property
     def _suits_tiles(self) -> bool:
@@ -105,17 +118,10 @@ class Conv2d(_Convolution):
     x_strides: Quad = (0, 0, 0, 0)
     w_strides: Quad = (0, 0, 0, 0)
 
-    def words(self) -> tuple[int, ...]:
-        """One parameter block behind its count and 0 elements to clear, or that of Winograd's method behind its mark."""
-        if self.winograd:
-            return (self.form.mark, *self._winograd().words())
-        return (1, 0, *block_words(*self._block()))
-
-    def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
-        """Size of the packed weights."""
-        if self.winograd:
-            return _winograd_bytes(self.form, self._winograd(), blocking_for(dtype, target))
-        return _packed_weights([self._block()], blocking_for(dtype, target))
+    def by_blocks(self) -> Claim:
+        """One parameter block behind its count and 0 elements to clear."""
+        block = self._block()
+        return Claim((1, 0, *block_words(*block)), partial(_packed_weights, [block]))
 
     def _block(self) -> tuple[PatchWords, ConvWords]:
         channels, rows = self.channels // self.groups, self.out_channels // self.groups
@@ -137,9 +143,9 @@ class Conv2d(_Convolution):
         """Whether strided pixels are brought together once for all channels; the sizes alone decide."""
         return not (self.patches or self.pairs) and suits(self.out_channels // self.groups, self.channels // self.groups, *self._window)
 
-    def _winograd(self) -> WinogradWords:
-        words = _winograd(self, self.x_strides, self.w_strides)
-        return replace(words, by_rows=int(takes_rows(self.form, words.channels, words.rows, _tiles(words))))
+    def by_winograd(self) -> Claim:
+        """The block of Winograd's method."""
+        return _transformed(FORMS[self.kernel, self.stride], _winograd(self, self.x_strides, self.w_strides))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,29 +155,16 @@ class Conv2dInputGrad(_Convolution):
     g_strides: Quad = (0, 0, 0, 0)
     w_strides: Quad = (0, 0, 0, 0)
 
-    def words(self) -> tuple[int, ...]:
+    def by_blocks(self) -> Claim:
         """One parameter block for each residue class of the stride that taps meet, behind their count and the number of elements to
-        clear first, as the others are zero; or the block of Winograd's method."""
-        if self.winograd:
-            return (self.form.mark, *self._winograd().words())
-        joint = self.joint
-        if joint:
-            return (JOINT, *joint.words())
+        clear first, as the others are zero."""
         blocks = self._blocks()
         unmet = not (self._apart or self._spread) and len(blocks) < len(self._classes)
         cleared = self.images * self.channels * prod(self.size) if unmet else 0
-        return (len(blocks), cleared, *(word for patch, words in blocks for word in block_words(patch, words)))
+        return Claim((len(blocks), cleared, *(word for block in blocks for word in block_words(*block))), partial(_packed_weights, blocks))
 
-    def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
-        """Size of the packed weights."""
-        if self.winograd:
-            return _winograd_bytes(self.form, self._winograd(), blocking_for(dtype, target))
-        joint, blocking = self.joint, blocking_for(dtype, target)
-        return joint.packed_elements(blocking) * blocking.item_bytes if joint else _packed_weights(self._blocks(), blocking)
-
-    @property
-    def joint(self) -> JointWords | None:
-        """The parameters of all classes of stride 2 together, where it pays; the sizes alone decide."""
+    def jointly(self) -> Claim | None:
+        """The sizes alone decide."""
         if self.patches or self.stride != (2, 2) or not self.images * prod(self.size) * prod(self.out_size):
             return None
         rows, channels = self.channels // self.groups, self.out_channels // self.groups
@@ -185,13 +178,13 @@ class Conv2dInputGrad(_Convolution):
         residues = tuple(word for axis, first in zip(found, low, strict=True) for start, step, taps, offset, dilation in axis
                          for word in (start, step, taps, offset - first, dilation))
         w_out, w_in, w_u, w_v = self.w_strides
-        return JointWords(self.groups, rows, channels, self.images, *self.out_size, *self.g_strides, w_in, w_out, w_u, w_v, *self.kernel,
-                          *self.size, low[0], low[1], halo[0], halo[1], residues)
+        joint = JointWords(self.groups, rows, channels, self.images, *self.out_size, *self.g_strides, w_in, w_out, w_u, w_v, *self.kernel,
+                           *self.size, low[0], low[1], halo[0], halo[1], residues)
+        return Claim(joint.words(), joint.packed_elements)
 
     @property
-    def form(self) -> Form:
-        """The form of Winograd's method."""
-        return STRIDED_BACK if self.stride == (2, 2) else FORMS[self.kernel, self.stride]
+    def _form(self) -> Form | None:
+        return STRIDED_BACK if self.stride == (2, 2) else FORMS.get((self.kernel, self.stride))
 
     @property
     def _suits_tiles(self) -> bool:
@@ -204,19 +197,18 @@ class Conv2dInputGrad(_Convolution):
         side, extent = (STRIDED_BACK.out, self.size) if self.stride == (2, 2) else (TILE, self.out_size)
         return self.images * prod(-(-length // side) for length in extent)
 
-    def _winograd(self) -> WinogradWords:
+    def by_winograd(self) -> Claim:
         """The convolution of g with reversed taps and exchanged channels, padded so that the result has x's size; with stride 2 four of them."""
         w_out, w_in, w_u, w_v = self.w_strides
         if self.stride == (2, 2):
             (height, width), (top, left), side = self.size, self.padding, STRIDED_BACK.out
             words = WinogradWords(self.images, self.out_channels, self.channels, *self.g_strides, *self.out_size, (top - 1) // 2, (left - 1) // 2,
                                   height, width, -(-height // side), -(-width // side), w_in, w_out, w_u, w_v)
-            return replace(words, by_rows=int(takes_rows(STRIDED_BACK, words.channels, words.rows, _tiles(words))))
+            return _transformed(STRIDED_BACK, words)
         padding = (self.kernel[0] - 1 - self.padding[0], self.kernel[1] - 1 - self.padding[1])
         mirrored = replace(self, channels=self.out_channels, out_channels=self.channels, size=self.out_size,
                            out_size=self.size, padding=padding)
-        words = _winograd(mirrored, self.g_strides, (w_in, w_out, w_u, w_v))
-        return replace(words, flipped=1, by_rows=int(takes_rows(self.form, words.channels, words.rows, _tiles(words))))
+        return _transformed(FORMS[self.kernel, self.stride], replace(_winograd(mirrored, self.g_strides, (w_in, w_out, w_u, w_v)), flipped=1))
 
     def _blocks(self) -> list[tuple[PatchWords, ConvWords]]:
         if self._apart:
@@ -302,6 +294,7 @@ class Conv2dWeightGrad(_Convolution):
     x_strides: Quad = (0, 0, 0, 0)
     g_strides: Quad = (0, 0, 0, 0)
     pixels: int = PIXELS
+    ways: ClassVar[tuple[Way, ...]] = WEIGHT_GRADIENTS
 
     @property
     def splits(self) -> int:
@@ -363,40 +356,45 @@ class Conv2dWeightGrad(_Convolution):
     def _depth(self) -> int:
         return self.images * prod(self.out_size)
 
-    def words(self) -> tuple[int, ...]:
-        """Sizes, then the patch blocks of x and g; or the block of Winograd's method behind its mark."""
-        if self.winograd:
-            words = _winograd(self, self.x_strides, self.g_strides)
-            return (self.form.mark, *replace(words, splits=self.splits).words())
+    def by_winograd(self) -> Claim:
+        """The block of Winograd's method."""
+        return self._in_parts(replace(_winograd(self, self.x_strides, self.g_strides), splits=self.splits).words(), self.splits)
+
+    def by_planes(self) -> Claim | None:
+        """Dot products of planes where they lie, if they can."""
         planes = self.planes
-        if planes:
-            return (PLANES, *planes.words(), *self._patch.words())
+        return Claim((*planes.words(), *self._patch.words()), planes.partial_elements) if planes else None
+
+    def by_tiles(self) -> Claim | None:
+        """Without patches, where it pays."""
         tiled = self.tiled
-        if tiled:
-            return (TILED, *tiled.words())
-        assert not self.pairs, "a weight gradient of bfloat16 that `narrow` should have refused"
+        return Claim(tiled.words(), tiled.partial_elements) if tiled else None
+
+    def by_flat_planes(self) -> Claim | None:
+        """A dot product of planes for each tap, if channels per group are few."""
+        splits = None if self.pairs else self._flat_splits
+        if not splits:
+            return None
         rows, channels = self.out_channels // self.groups, self.channels // self.groups
-        flat = self._flat_splits
-        if flat:
-            chunk = flat_chunk(rows, channels, self.groups, prod(self.kernel))
-            flat_words = FlatGradWords(self.groups, rows, channels, self.images, flat, chunk, channels * self.x_strides[1],
-                                       *self.g_strides)
-            return (FLAT, *flat_words.words(), *self._patch.words())
+        chunk = flat_chunk(rows, channels, self.groups, prod(self.kernel))
+        words = FlatGradWords(self.groups, rows, channels, self.images, splits, chunk, channels * self.x_strides[1], *self.g_strides)
+        return self._in_parts((*words.words(), *self._patch.words()), splits)
+
+    def by_patches(self) -> Claim | None:
+        """Sizes, then the patch blocks of x and g."""
+        if self.pairs:
+            return None
+        rows, channels = self.out_channels // self.groups, self.channels // self.groups
         gradient = PatchWords(*self.g_strides, *self.out_size, *self.out_size, 1, 1, 0, 0, 1, 1, 1, 1)
         unit = self.out_size[1] if 0 < self.out_size[1] <= 256 else 1
-        return (self.groups, rows, self._lanes, self._depth // unit, unit, self.splits, channels * self.x_strides[1],
-                rows * self.g_strides[1], *_flat_patch(_patch_words(self, self.x_strides)).words(), *_flat_patch(gradient).words())
+        words = (self.groups, rows, self._lanes, self._depth // unit, unit, self.splits, channels * self.x_strides[1],
+                 rows * self.g_strides[1], *_flat_patch(self._patch).words(), *_flat_patch(gradient).words())
+        return self._in_parts(words, self.splits)
 
-    def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
-        """Size of the partial results, nothing when there is one part."""
-        planes = None if self.winograd else self.planes
-        tiled = None if self.winograd or planes else self.tiled
-        blocked = planes or tiled
-        if blocked:
-            return blocked.partial_elements(blocking_for(dtype, target)) * blocking_for(dtype, target).item_bytes
-        result = self.out_channels * self._lanes
-        splits = self.splits if self.winograd else self._flat_splits or self.splits
-        return splits * result * blocking_for(dtype, target).item_bytes if splits > 1 else 0
+    def _in_parts(self, words: tuple[int, ...], splits: int) -> Claim:
+        """With partial results in the workspace, nothing when there is one part."""
+        elements = splits * self.out_channels * self._lanes if splits > 1 else 0
+        return Claim(words, lambda blocking: elements)
 
 
 Contraction = Matmul | Addmm | Conv2d | Conv2dInputGrad | Conv2dWeightGrad | Attention | Recurrent | Scan | Int4
@@ -432,12 +430,10 @@ def _winograd(c: _Convolution, source: Quad, other: Quad) -> WinogradWords:
                          out_height, out_width, -(-out_height // TILE), -(-out_width // TILE), *other)
 
 
-def _tiles(words: WinogradWords) -> int:
-    return words.images * words.tile_rows * words.tile_columns
-
-
-def _winograd_bytes(form: Form, words: WinogradWords, blocking: Blocking) -> int:
-    return shared_elements(form, words.channels, words.rows, _tiles(words), blocking) * blocking.item_bytes
+def _transformed(form: Form, words: WinogradWords) -> Claim:
+    """A convolution by Winograd's method."""
+    sizes = form, words.channels, words.rows, words.images * words.tile_rows * words.tile_columns
+    return Claim(replace(words, by_rows=int(takes_rows(*sizes))).words(), partial(shared_elements, *sizes))
 
 
 def _packed_elements(patch: PatchWords, words: ConvWords, blocking: Blocking) -> int:
@@ -448,7 +444,7 @@ def _packed_elements(patch: PatchWords, words: ConvWords, blocking: Blocking) ->
 
 
 def _packed_weights(blocks: list[tuple[PatchWords, ConvWords]], blocking: Blocking) -> int:
-    return sum(_packed_elements(*block, blocking) for block in blocks) * blocking.item_bytes
+    return sum(_packed_elements(*block, blocking) for block in blocks)
 
 
 def _convolution(spec: Any, dtype: str, x: Shape, w: Shape, y: Shape) -> dict[str, Any]:
@@ -476,11 +472,12 @@ def _weight_grad(spec: Any, dtype: str) -> Conv2dWeightGrad:
 @dataclass(frozen=True, slots=True)
 class NativeRoutine:
     """A native routine: the middle of its function's name, and its parameters for a spec (see `ops.routines`) and an element type; `only`: the one
-    element type that there is a function for, if not all."""
+    element type that there is a function for, if not all; `ways`: those among which it chooses (see `claims.py`), if there are several."""
 
     function: str
     parameters: Callable[[Any, str], Contraction]
     only: str = ""
+    ways: tuple[Way, ...] = ()
 
 
 def _recurrent(kind: str, gradient: bool) -> NativeRoutine:
@@ -492,11 +489,11 @@ ROUTINES: dict[str, NativeRoutine] = {
     "int8_matmul": NativeRoutine("matmul", product, "int8"),
     "addmm": NativeRoutine("addmm", added_product, "bfloat16"),
     "int4_matmul": NativeRoutine("int4_matmul", lambda spec, dtype: Int4(spec)),
-    "conv2d": NativeRoutine("conv2d", _forward),
+    "conv2d": NativeRoutine("conv2d", _forward, ways=CONVOLUTIONS),
     "biased_conv2d": NativeRoutine("biased_conv2d", lambda spec, dtype: _forward(spec.convolution, dtype), "bfloat16"),
     "biased_conv2d_input_grad": NativeRoutine("biased_conv2d", lambda spec, dtype: _input_grad(spec.convolution, dtype), "bfloat16"),
-    "conv2d_input_grad": NativeRoutine("conv2d", _input_grad),
-    "conv2d_weight_grad": NativeRoutine("conv2d_weight_grad", _weight_grad),
+    "conv2d_input_grad": NativeRoutine("conv2d", _input_grad, ways=CONVOLUTIONS),
+    "conv2d_weight_grad": NativeRoutine("conv2d_weight_grad", _weight_grad, ways=WEIGHT_GRADIENTS),
     **{f"attention{mask}": NativeRoutine(f"attention{mask}", lambda spec, dtype: Attention(spec, False)) for mask in ("", "_masked")},
     **{f"attention_grad{mask}": NativeRoutine(f"attention_grad{mask}", lambda spec, dtype: Attention(spec, True)) for mask in ("", "_masked")},
     **{kind: _recurrent(kind, False) for kind in CELLS},
@@ -524,6 +521,36 @@ def symbol(kind: str, dtype: str) -> str:
 def contraction(kind: str, spec: Spec, dtype: str = "float32") -> Contraction:
     """Native parameters of a scheduled contraction of elements of this type."""
     return ROUTINES[kind].parameters(spec, dtype)
+
+
+@memoised("narrow convolutions", 1000, 1 / 512)
+def narrow(kind: str, spec: ContractSpec, target: VectorUnit) -> bool:
+    """Whether a convolution of bfloat16 is computed as such; others are computed in float32 between two casts. Sizes alone decide."""
+    if not target.bfloat_pairs or not prod((*spec.a_shape, *spec.b_shape, *spec.out_shape)):
+        return False
+    native = contraction(kind.removeprefix("biased_"), spec, "bfloat16")
+    assert isinstance(native, _Convolution), "other contractions are not asked for"
+    # With a bias there is one block of parameters, and no pixels that it does not write.
+    one = not kind.startswith("biased_") or not isinstance(claimed(native)[0], BlockWay) or native.words()[:2] == (1, 0)
+    return one and suits_pairs(native, target)
+
+
+def suits_pairs(native: _Convolution, target: VectorUnit) -> bool:
+    """Whether a convolution of bfloat16 takes ways that multiply pairs."""
+    if isinstance(native, Conv2dWeightGrad):
+        return native.tiled is not None
+    return all(way is not None and way.pairs for way in ways_taken(native, blocking_for("bfloat16", target)))
+
+
+def all_ways(kind: str) -> frozenset[str]:
+    """The names of the ways of a kind; nothing for kinds with one way."""
+    return frozenset(way.name for way in ROUTINES[kind].ways)
+
+
+def ways_of(kind: str, native: Contraction, dtype: str, target: VectorUnit) -> frozenset[str]:
+    """Those that a call takes."""
+    taken = ways_taken(native, blocking_for(dtype, target)) if ROUTINES[kind].ways else ()
+    return frozenset(way.name for way in taken if way is not None)
 
 
 def _pair(values: tuple[int, ...]) -> Pair:

@@ -18,8 +18,6 @@ from calque.backend.cpu.contract.plane_tile import LINE_BYTES, plane_tile_functi
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.contract.tiles import tile_array
 
-MARK = -4
-"""Stands where other weight gradients have their number of groups."""
 FEWEST = 16
 FEWEST_PIXELS = 32
 TABLES_AT, TABLE_BYTES = 3 << 19, 64 << 10
@@ -294,7 +292,7 @@ def _finish(blocking: Blocking) -> str:
             b.store_vector(b.load_vector(b.at(source, place)), target)
             with b.loop(1, w["splits"]) as split:
                 part = b.load_vector(b.at(source, b.add(b.mul(split, split_size), place)))
-                b.store_vector(b.let(f"fadd {b.vector} {b.load_vector(target)}, {part}"), target)
+                b.store_vector(b.op("fadd", b.load_vector(target), part), target)
         matrix = b.at("%result", b.mul(group, b.mul(w["tall"], w["wide"])))
 
         def turn(count: Value = count, columns: Value = columns, corner: str = b.at(matrix, b.dot((column, w["tall"]), (first, 1)))) -> None:

@@ -94,7 +94,7 @@ def _ahead(blocking: Blocking) -> str:
     with b.loop(0, "%count") as index:
         place = b.dot((b.read(block_place), 1), (b.read(run_place), 1), (b.read(line), "%line_step"))
         place = b.select(b.compare("slt", index, total), place, -1)
-        b.emit(f"store i32 {b.let(f'trunc i64 {place} to i32')}, ptr {b.byte_at('%table', b.mul(index, 4))}, align 4")
+        b.store_offset(place, "%table", index)
         b.assign(line, b.add(b.read(line), 1))
         with b.when(b.compare("eq", b.read(line), "%lines")):
             b.assign(line, 0)

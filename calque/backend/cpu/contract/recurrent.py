@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from calque.backend.cpu.contract.attention_call import is_absent
-from calque.backend.cpu.contract.attention_math import op
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.cells import CELLS, SEQUENCE, Cell, Steps
 from calque.backend.cpu.contract.gemm import panel_rows
@@ -117,14 +116,14 @@ def _cell(cell: Cell, blocking: Blocking) -> str:
         b.call(kernel, "i64 %rows", "i64 %units", "ptr %left", f"ptr {b.at('%weight', b.mul('%units', first * lanes))}", f"i64 {apart}",
                f"ptr {place}", f"ptr {b.at(place, lanes)}", f"i64 {across}", "i1 false")
     mask = b.lanes_between(0, "%valid")
-    keep = b.let("xor i1 " + is_absent(b, "%gates") + ", true", "c")
+    keep = b.negation(is_absent(b, "%gates"))
     biases = [b.load_masked(b.at("%bias", b.mul("%units", gate)), mask) for gate in range(cell.gates)] if "bias" in cell.operands else []
     with b.loop(0, "%rows") as row:
         line = b.at("%x", b.mul(row, "%x_row"))
         inputs = [b.load_masked(b.at(line, b.mul("%units", gate)), mask) for gate in range(cell.gates)]
         own = [b.load_vector(b.at(tile, b.add(b.mul(row, across), gate * lanes))) for gate in range(cell.gates)]
         if biases:
-            own = [op(b, "fadd", product, bias) for product, bias in zip(own, biases, strict=True)]
+            own = [b.op("fadd", product, bias) for product, bias in zip(own, biases, strict=True)]
         new = cell.step(b, inputs, own, b.load_masked(b.at("%before", b.mul(row, "%before_row")), mask) if cell.carried else "")
         target = b.mul(row, "%units")
         if new.cell:
@@ -241,7 +240,7 @@ def _cell_grad(cell: Cell, blocking: Blocking) -> str:
             with b.loop(0, "%rows") as row:
                 value = b.load_vector(b.at(tile, b.add(b.mul(row, width), half)))
                 if cell.carries_state:
-                    value = op(b, "fadd", value, b.load_masked(b.at("%state", b.add(b.mul(row, "%state_row"), half)), mask))
+                    value = b.op("fadd", value, b.load_masked(b.at("%state", b.add(b.mul(row, "%state_row"), half)), mask))
                 b.store_masked(value, b.at("%dh", b.add(b.mul(row, "%units"), half)), mask)
     b.return_when("%last")
     for half in (0, lanes):
@@ -263,7 +262,7 @@ def _slopes(b: Builder, cell: Cell, row: Value, half: int, mask: str, later: str
 
     kept = [operand("gates", b.mul("%units", k)) for k in range(cell.kept)]
     latest, before = operand("latest") if cell.latest else "", operand("before") if cell.carried else ""
-    dh = op(b, "fadd", operand("slope"), later)
+    dh = b.op("fadd", operand("slope"), later)
     carried = operand("state") if cell.carried else ""
     if cell.carries_state:  # nothing is carried to the last step
         carried = b.let(f"select i1 %more, {b.vector} {carried}, {b.vector} zeroinitializer")
@@ -272,7 +271,7 @@ def _slopes(b: Builder, cell: Cell, row: Value, half: int, mask: str, later: str
     for value, place in zip(back.own, places, strict=True):
         b.store_masked(value, b.at("%own", place), mask)
     if back.inputs:
-        with b.when(b.let("xor i1 " + is_absent(b, "%inputs") + ", true", "c")):
+        with b.when(b.negation(is_absent(b, "%inputs"))):
             for value, place in zip(back.inputs, places, strict=True):
                 b.store_masked(value, b.at("%inputs", place), mask)
     if cell.carried:

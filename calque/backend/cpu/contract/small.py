@@ -142,7 +142,7 @@ def _write(b: Builder, sums: list[list[str]], accumulate: bool) -> None:
         target = b.at("%c", b.mul(row, "%c_step"))
         places = [b.at(target, part * b.blocking.lanes if part < vectors - 1 else "%c_last") for part in range(vectors)]
         before = [b.load_vector(place) for place in places] if accumulate else []
-        totals = [b.let(f"fadd {b.vector} {old}, {name}") for old, name in zip(before, line, strict=True)] if accumulate else line
+        totals = [b.op("fadd", old, name) for old, name in zip(before, line, strict=True)] if accumulate else line
         for place, total in zip(places, totals, strict=True):
             b.store_vector(total, place)
 

@@ -50,6 +50,11 @@ def suits(rows: int, channels: int, kernel: tuple[int, int], stride: tuple[int, 
     return plain and rows >= FEWEST_ROWS and channels >= 1 and pixels >= FEWEST_PIXELS and room
 
 
+def is_strided(b: Builder, p: Mapping[str, str], w: Mapping[str, str]) -> str:
+    """Whether a block of parameters takes this path, which its words say."""
+    return b.compare("ne", w["strided"], 0)
+
+
 def strided_functions(blocking: Blocking) -> str:
     """Everything specific to this path."""
     return "".join(make(blocking) for make in (_gathered, _spread_out, _spread, _convolve))

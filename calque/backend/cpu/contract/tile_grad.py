@@ -19,8 +19,6 @@ from calque.backend.cpu.contract.pairs import ALONE
 from calque.backend.cpu.contract.target import CONVOLUTION_BYTES, Blocking
 from calque.backend.cpu.contract.tiles import lines_at_once, tile_array, tile_size
 
-MARK = -1
-"""Stands where other weight gradients have their number of groups."""
 TABLE_BYTES = 64 << 10
 COLUMN_UNIT = 32
 """Widest panel of any target: blocks of output channels are multiples of it."""
@@ -262,7 +260,7 @@ def _table(blocking: Blocking) -> str:
     entry = b.variable(0)
     with b.loop(0, w["block_images"]) as n, b.loop(0, w["block_rows"]) as i, b.loop(0, w["grid_columns"]) as j:
         here, place = b.read(entry), b.dot((n, image), (i, line), (j, step))
-        b.emit(f"store i32 {b.let(f'trunc i64 {place} to i32')}, ptr {b.byte_at('%table', b.mul(here, 4))}, align 4")
+        b.store_offset(place, "%table", here)
         b.assign(entry, b.add(here, 1))
     return b.text()
 
@@ -400,7 +398,7 @@ def _finish(blocking: Blocking) -> str:
             b.store_vector(b.load_vector(b.at(source, place)), target)
             with b.loop(1, w["splits"]) as split:
                 part = b.load_vector(b.at(source, b.add(b.mul(split, split_size), place)))
-                b.store_vector(b.let(f"fadd {b.vector} {b.load_vector(target)}, {part}"), target)
+                b.store_vector(b.op("fadd", b.load_vector(target), part), target)
         row = b.mul(panel, width)
         corner = b.dot((b.add(b.mul(group, w["rows"]), row), depth), (first, 1))
         b.call("tile_out", f"ptr {tile}", "i64 1", f"i64 {count}", f"i64 {b.min(b.sub(w['rows'], row), width)}",

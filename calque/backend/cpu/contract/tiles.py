@@ -65,24 +65,12 @@ def _choose(shapes: list[tuple[int, int]], blocking: Blocking) -> str:
 @contextmanager
 def table_loop(b: Builder, sums: list[list[str]], pointer: str, start: str, step: int) -> Iterator[None]:
     """``%k`` from 0 to ``%depth``: ``%offset = table[k]``, ``pointer`` is ``step`` elements further each time, ``sums`` start at zero."""
-    b.emit("br label %head")
-    b.label("head")
-    b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
-    b.emit(f"{pointer} = phi ptr [{start}, %setup], [{pointer}.next, %body]")
-    for line in sums:
-        for name in line:
-            b.emit(f"{name} = phi {b.vector} [zeroinitializer, %setup], [{name}.next, %body]")
-    b.emit("%more = icmp slt i64 %k, %depth")
-    b.emit("br i1 %more, label %body, label %finish")
-    b.label("body")
-    b.emit("%place = getelementptr i32, ptr %table, i64 %k")
-    b.emit("%narrow = load i32, ptr %place, align 4")
-    b.emit("%offset = sext i32 %narrow to i64")
-    yield
-    b.emit(f"{pointer}.next = getelementptr {b.element}, ptr {pointer}, i64 {step}")
-    b.emit("%k.next = add nsw i64 %k, 1")
-    b.emit("br label %head")
-    b.label("finish")
+    with b.carrying("%depth", 1, [("ptr", pointer, start), *((b.vector, name, "zeroinitializer") for line in sums for name in line)]):
+        b.emit("%place = getelementptr i32, ptr %table, i64 %k")
+        b.emit("%narrow = load i32, ptr %place, align 4")
+        b.emit("%offset = sext i32 %narrow to i64")
+        yield
+        b.emit(f"{pointer}.next = getelementptr {b.element}, ptr {pointer}, i64 {step}")
 
 
 def _tile(lines: int, width: int, blocking: Blocking) -> str:
@@ -112,7 +100,7 @@ def store_sums(b: Builder, names: list[list[str]], target: str = "%c", step: str
             line = b.at(target, b.mul(row, step))
             for half, value in enumerate(pair):
                 address = b.at(line, half * b.blocking.lanes)
-                total = b.let(f"fadd {b.vector} {b.load_vector(address)}, {value}") if accumulate else value
+                total = b.op("fadd", b.load_vector(address), value) if accumulate else value
                 b.store_vector(total, address)
 
     b.cases(("%accumulate", lambda: write(True)), default=lambda: write(False))

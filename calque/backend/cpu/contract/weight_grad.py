@@ -8,13 +8,10 @@ and patch rows are packed side by side, zero-padded to whole vectors. When the r
 from __future__ import annotations
 
 from calque.backend.cpu.contract.builder import Builder, Value
-from calque.backend.cpu.contract.flat_grad import MARK as FLAT
+from calque.backend.cpu.contract.claims import WEIGHT_GRADIENTS, hand_over
 from calque.backend.cpu.contract.gemm import depth_block
 from calque.backend.cpu.contract.pack import PATCH_WORDS
-from calque.backend.cpu.contract.plane_grad import MARK as PLANES
 from calque.backend.cpu.contract.target import Blocking
-from calque.backend.cpu.contract.tile_grad import MARK as TILED
-from calque.backend.cpu.contract.winograd import FORMS
 
 BUFFERS = 4
 EXTRA_WORDS = ("groups", "rows", "lanes", "units", "unit", "splits", "image_group_step", "gradient_group_step")
@@ -81,7 +78,7 @@ def _sum_splits(blocking: Blocking) -> str:
         with b.loop(0, "%splits") as split:
             part = b.load_masked(b.at("%parts", b.add(b.mul(split, "%size"), first)), mask)
             target = b.at("%result", first)
-            total = b.let(f"fadd {b.vector} {b.load_masked(target, mask)}, {part}")
+            total = b.op("fadd", b.load_masked(target, mask), part)
             started = b.compare("sgt", split, 0)
             b.store_masked(b.select(started, total, part, b.vector), target, mask)
     return b.text()
@@ -92,27 +89,7 @@ def _entry(blocking: Blocking) -> str:
                 ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %args"), blocking, linkage="")
     image, gradient, result, shared = (b.pointer_word("%args", index) for index in range(BUFFERS))
     w = {name: b.word("%args", BUFFERS + index) for index, name in enumerate(EXTRA_WORDS)}
-    for form in FORMS.values():
-        winograd = b.compare("eq", w["groups"], form.mark)
-        with b.when(winograd):
-            b.call(f"{form.prefix}_weight_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}",
-                   f"ptr {gradient}", f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
-        b.return_when(winograd)
-    tiled = b.compare("eq", w["groups"], TILED)
-    with b.when(tiled):
-        b.call("tile_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}", f"ptr {gradient}",
-               f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
-    b.return_when(tiled)
-    planes = b.compare("eq", w["groups"], PLANES)
-    with b.when(planes):
-        b.call("plane_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}", f"ptr {gradient}",
-               f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
-    b.return_when(planes)
-    flat = b.compare("eq", w["groups"], FLAT)
-    with b.when(flat):
-        b.call("flat_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}", f"ptr {gradient}",
-               f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
-    b.return_when(flat)
+    hand_over(b, WEIGHT_GRADIENTS, w["groups"], (image, gradient, result, shared))
     image_block = b.byte_at("%args", 8 * (BUFFERS + len(EXTRA_WORDS)))
     gradient_block = b.byte_at(image_block, 8 * len(PATCH_WORDS))
     row_blocks, lane_blocks = b.ceil_div(w["rows"], ROW_BLOCK), b.ceil_div(w["lanes"], LANE_BLOCK)

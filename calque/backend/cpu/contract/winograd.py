@@ -53,15 +53,12 @@ class TapPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A size of kernels and a stride. ``line``: how its taps along a side are cut into parts; ``mark``: the first parameter word of its
-    convolutions, where the direct kernels have a count (0 if no tap meets a pixel), and other ways marks of their own. ``spread``: the input gradient
-    of a stride of 2.
+    """A size of kernels and a stride. ``line``: how its taps along a side are cut into parts. ``spread``: the input gradient of a stride of 2.
 
     The parts that use a position take one slot of channels there each, one behind the other.
     """
 
     prefix: str
-    mark: int
     line: tuple[int, ...]
     stride: int = 1
     spread: bool = False
@@ -184,12 +181,12 @@ class Form:
         return here, b.sub(b.mul(value, len(self.line)), b.select(b.compare("sgt", value, self.unused), self.short, 0))
 
 
-THREE = Form("winograd", -3, (3,))
-FIVE = Form("winograd_five", -6, (3, 2))
-STRIDED = Form("winograd_strided", -7, (2, 1), 2)
+THREE = Form("winograd", (3,))
+FIVE = Form("winograd_five", (3, 2))
+STRIDED = Form("winograd_strided", (2, 1), 2)
 FORMS = {((form.taps, form.taps), (form.stride, form.stride)): form for form in (THREE, FIVE, STRIDED)}
 """By size of the kernel and stride."""
-STRIDED_BACK = Form("winograd_spread", -8, (3,), spread=True)
+STRIDED_BACK = Form("winograd_spread", (3,), spread=True)
 ALL_FORMS = (*FORMS.values(), STRIDED_BACK)
 """Those of input gradients as well."""
 
@@ -264,12 +261,12 @@ def is_spread(kernel: tuple[int, int], padding: tuple[int, int], dilation: tuple
 
 def add(b: Builder, x: str, y: str) -> str:
     """x + y."""
-    return b.let(f"fadd {b.vector} {x}, {y}")
+    return b.op("fadd", x, y)
 
 
 def subtract(b: Builder, x: str, y: str) -> str:
     """x - y."""
-    return b.let(f"fsub {b.vector} {x}, {y}")
+    return b.op("fsub", x, y)
 
 
 def half(b: Builder, x: str) -> str:

@@ -103,7 +103,7 @@ def _weight_panel(blocking: Blocking, form: Form) -> str:
                 ahead = b.at(line, b.mul(w["other_channel_step"], PREFETCH))
                 with b.loop(0, count) as row:
                     place = b.at(ahead, b.mul(row, w["other_batch_step"]))
-                    b.emit(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
+                    b.prefetch(place)
                 b.call("pack_panel", f"ptr {line}", f"i64 {w['other_batch_step']}", "i64 1", f"i64 {count}", f"i64 {taps}",
                        f"ptr {b.at('%private', b.mul(k, taps * width))}", f"i64 {width}")
 
@@ -260,7 +260,7 @@ class _Patches:
             for line in self.rows[-self.form.step:]:
                 for part in range(self.form.step if wide else 1):
                     ahead = b.at(line.source, b.mul(b.add(k, PREFETCH), line.channel_step))
-                    b.emit(f"call void @llvm.prefetch.p0(ptr {b.at(ahead, 1 + part * b.blocking.lanes)}, i32 0, i32 3, i32 1)")
+                    b.prefetch(b.at(ahead, 1 + part * b.blocking.lanes))
             patch = [load(line, b.at(line.source, b.mul(k, line.channel_step))) for line in self.rows]
             place = b.at("%target", b.mul(k, self.width))
             for p, slot, value in patch_values(b, self.form, patch):

@@ -54,7 +54,7 @@ class KernelEmitter:
         if self.kernel.streams:  # what follows a barrier sees streamed stores only behind a fence
             self.code.emit(f"call void {self.module.declare('llvm.x86.sse.sfence', 'void', [])}()")
         bits = 8 * self.target.vector_bytes
-        body = self.code.function(SIGNATURE.format(self.symbol), "#0")
+        body = self.code.kernel(SIGNATURE.format(self.symbol), "#0")
         attributes = f'attributes #0 = {{ nounwind "prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}" }}\n'
         return body + self.module.text() + attributes
 

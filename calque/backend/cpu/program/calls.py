@@ -16,7 +16,7 @@ from calque.ops.routines import flops
 @dataclass(frozen=True, slots=True)
 class CallFacts:
     """`words` behind the addresses of a call, bytes of its `workspace`, its work in `flops`, the `grid` as which loops may follow its result part by
-    part (None: they may not), and the `ways` that it takes (see `contract/ways.py`). `takes_workspace`: whether calls of its
+    part (None: they may not), and the `ways` that it takes (see `contract/claims.py`). `takes_workspace`: whether calls of its
     kind want one, if not for these sizes then for others."""
 
     words: tuple[int, ...]
@@ -33,4 +33,4 @@ def call_of(kind: str, spec: Any, dtype: str, native: contract.Contraction) -> C
     grid = follow.grid(native) if dtype in ("float32", "float64") else None
     ways = contract.ways_of(kind, native, dtype, target)
     workspace = native.workspace_bytes(dtype, target)
-    return CallFacts(native.words(), workspace, flops(get(kind), spec), grid, ways, workspace > 0 or kind in contract.FUNCTIONS)
+    return CallFacts(native.words(), workspace, flops(get(kind), spec), grid, ways, workspace > 0 or bool(contract.all_ways(kind)))

@@ -1,4 +1,5 @@
-"""Writers of LLVM IR text: `Code` holds one function with its loops, `Lanes` writes instructions on values of one vector width.
+"""Writers of LLVM IR text: `FunctionText` holds one function, `Code` is one with the loops of kernels, `Lanes` writes instructions on values of one
+vector width.
 
 A value is an SSA name or a literal (plain text). A *kind* is an LLVM element type: "i1", "i8".."i64", "float", "double", "half".
 """
@@ -65,24 +66,24 @@ class TextModule:
         return "".join(self._items.values())
 
 
-class Code:
-    """One function: straight code, counted loops and branches."""
+class FunctionText:
+    """The text of one function, instruction by instruction: what all functions have in common, whoever writes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: str) -> None:
+        """`first`: the block behind the variables."""
         self.lines: list[str] = []
         self.allocas: list[str] = []
-        self.held: dict[str, str] = {}  # expressions evaluated once at entry and their names
-        self.block = "start"
+        self.first = self.block = first
         self._count = 0
 
-    def name(self) -> str:
-        """A fresh SSA name."""
+    def fresh(self, hint: str = "v") -> str:
+        """A new SSA name."""
         self._count += 1
-        return f"%v{self._count}"
+        return f"%{hint}{self._count}"
 
-    def let(self, expression: str) -> str:
+    def let(self, expression: str, hint: str = "v") -> str:
         """`%new = expression`."""
-        name = self.name()
+        name = self.fresh(hint)
         self.lines.append(f"  {name} = {expression}")
         return name
 
@@ -95,16 +96,41 @@ class Code:
         self.lines.append(f"{name}:")
         self.block = name
 
-    def fresh_labels(self, *hints: str) -> list[str]:
-        """New labels."""
+    def labels(self, *hints: str) -> list[str]:
+        """New ones."""
+        return [self.fresh(hint)[1:] for hint in hints]
+
+    @contextmanager
+    def when(self, condition: str) -> Iterator[None]:
+        """`if condition:`."""
+        body, done = self.labels("then", "done")
+        self.emit(f"br i1 {condition}, label %{body}, label %{done}")
+        self.label(body)
+        yield
+        self.emit(f"br label %{done}")
+        self.label(done)
+
+    def function(self, head: str, held: Sequence[str] = ()) -> str:
+        """The finished void function; `held`: what is computed before everything else."""
+        body = "\n".join(["entry:", *self.allocas, *held, f"  br label %{self.first}", f"{self.first}:", *self.lines, "  ret void"])
+        return f"define {head} {{\n{body}\n}}\n"
+
+
+class Code(FunctionText):
+    """A kernel: loops that are tested at their end, and variables of any type. Values are text."""
+
+    def __init__(self) -> None:
+        super().__init__("start")
+        self.held: dict[str, str] = {}  # expressions evaluated once at entry and their names
+
+    def labels(self, *hints: str) -> list[str]:
+        """New ones of one number."""
         self._count += 1
         return [f"{h}{self._count}" for h in hints]
 
-    def function(self, signature: str, attributes: str) -> str:
-        """The finished void function."""
-        held = [f"  {name} = {expression}" for expression, name in self.held.items()]
-        body = "\n".join(["entry:", *self.allocas, *held, "  br label %start", "start:", *self.lines, "  ret void"])
-        return f"define {signature} {attributes} {{\n{body}\n}}\n"
+    def kernel(self, signature: str, attributes: str) -> str:
+        """The finished function."""
+        return self.function(f"{signature} {attributes}", [f"  {name} = {expression}" for expression, name in self.held.items()])
 
     # 64-bit integer arithmetic that folds 0 and 1
 
@@ -142,7 +168,7 @@ class Code:
 
     def variable(self, type_: str, start: str | None = None) -> str:
         """A mutable value on the stack frame."""
-        name = self.name()
+        name = self.fresh()
         self.allocas.append(f"  {name} = alloca {type_}")
         if start is not None:
             self.emit(f"store {type_} {start}, ptr {name}")
@@ -162,8 +188,8 @@ class Code:
     def loop(self, start: str, stop: str, step: int = 1) -> Iterator[str]:
         """`for i in range(start, stop, step)`: the test stands at the end, behind one before the first turn, so that LLVM may move what does not
         vary in front of the loop."""
-        body, done = self.fresh_labels("body", "done")
-        before, index = self.block, self.name()
+        body, done = self.labels("body", "done")
+        before, index = self.block, self.fresh()
         some = self.let(f"icmp slt i64 {start}, {stop}")
         self.emit(f"br i1 {some}, label %{body}, label %{done}")
         self.label(body)
@@ -174,16 +200,6 @@ class Code:
         self.lines[phi] = f"  {index} = phi i64 [{start}, %{before}], [{following}, %{self.block}]"
         more = self.let(f"icmp slt i64 {following}, {stop}")
         self.emit(f"br i1 {more}, label %{body}, label %{done}")
-        self.label(done)
-
-    @contextmanager
-    def when(self, condition: str) -> Iterator[None]:
-        """`if condition:`."""
-        body, done = self.fresh_labels("then", "done")
-        self.emit(f"br i1 {condition}, label %{body}, label %{done}")
-        self.label(body)
-        yield
-        self.emit(f"br label %{done}")
         self.label(done)
 
 
