@@ -184,9 +184,9 @@ def _nothing_was_recorded_before() -> None:
         recorder.flush("test")
         dispatch.wait_for_queues()
         trie.forget()
-    names = ("kernel.sizes", "backend.cpu.sized", "autograd.template")
-    sizes, arguments, template = (sys.modules.get(f"calque.{name}") for name in names)
-    known = [*([sizes.FAMILIES] if sizes else ()), *([arguments.ARRANGED] if arguments else ())]
+    names = ("kernel.sizes", "backend.cpu.program.sized", "autograd.template")
+    sizes, sized, template = (sys.modules.get(f"calque.{name}") for name in names)
+    known = [*([sizes.FAMILIES] if sizes else ()), *([sized.SIZED_PROGRAMS] if sized else ())]
     for cache in (*(cache for one in known for cache in (one.known, one.variants)), *((template._variants, template._views) if template else ())):
         cache.clear()
 

@@ -19,7 +19,7 @@ from calque.base.layout import Layout
 from calque.base.shapes import Shape
 from calque.ir.program import Program
 from calque.kernel.schedule import Schedule
-from calque.kernel.sizes import Found
+from calque.kernel.sizes import SizedResult
 from calque.ops.opdef import OpDef
 
 Array = Any  # a 1-D dense numpy.ndarray
@@ -198,7 +198,7 @@ class Backend(Memory):
     def compile(self, schedule: Schedule) -> Executable:
         """Machine code (or whatever runs fastest) for a schedule."""
 
-    def compile_sized(self, launches: Found) -> Executable | None:
+    def compile_sized(self, launches: SizedResult) -> Executable | None:
         """The same for launches that follow from those of other sizes, where their places and everything else about them does, too; None if these
         are to be placed and compiled like any others."""
         return None

@@ -40,7 +40,7 @@ _ATOMS = frozenset({int, str, bool, float, type(None), DType})
 PART = 250  # bytes of a part of a template
 
 Row = np.ndarray[Any, Any]
-Again = Callable[[Callable[[int], Any]], Any]
+Symbolic = Callable[[Callable[[int], Any]], Any]
 """Computes a result once more from a row of symbols, which it is given one by one: by their number."""
 
 
@@ -198,10 +198,10 @@ class Fields:
 
 
 class Variant:
-    """What was decided for one structure as far as its guards hold. `rows`: what tells which sizes vary; the last is that of the result that `again`
-    gives once more with symbols; so many of the last numbers are `free`, and vary. `serial`: a number that no other variant has."""
+    """What was decided for one structure as far as its guards hold. `rows`: what tells which sizes vary; the last is that of the result that
+    `symbolic` gives once more with symbols; so many of the last numbers are `free`, and vary. `serial`: a number that no other variant has."""
 
-    def __init__(self, rows: Sequence[Row], again: Again, free: int = 0) -> None:
+    def __init__(self, rows: Sequence[Row], symbolic: Symbolic, free: int = 0) -> None:
         self.serial = next(SERIALS)
         own, seen = rows[-1], np.stack(rows)
         varies = np.any(seen != own, axis=0) & ~np.isin(own, PLAIN)
@@ -223,7 +223,7 @@ class Variant:
             return sizes.variable(known[k], listed[k]) if k in known else sizes.constant(listed[k])
 
         with forgetful():
-            found = again(size)
+            found = symbolic(size)
         self.template = Assembly(sizes, found)
         sizes.forget()
 
@@ -241,7 +241,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SizedResult:
     """A variant that holds for some sizes: `number` among those of the structure `key`, and what the symbols of its result are."""
 
     key: Any
@@ -260,15 +260,15 @@ class Found:
             return [step for step in self.result().steps if isinstance(step, Contract)]
         return parts.assembled(self.variant.template, self.numbers)
 
-    def again(self, size: Callable[[int], Any]) -> Any:
+    def symbolic(self, size: Callable[[int], Any]) -> Any:
         """The same with symbols for its numbers."""
         return self.variant.template.assembled([size(k) for k in range(len(self.numbers))])
 
 
-def _variant(rows: Sequence[Row], again: Again, free: int, result: Any) -> Variant | None:
-    """See `Variant`; None if it does not give this result, or if something in `again` takes no symbols: a program must not fail for that."""
+def _variant(rows: Sequence[Row], symbolic: Symbolic, free: int, result: Any) -> Variant | None:
+    """See `Variant`; None if it does not give this result, or if something in `symbolic` takes no symbols: a program must not fail for that."""
     try:
-        made = Variant(rows, again, free)
+        made = Variant(rows, symbolic, free)
         numbers = made.numbers(rows[-1])
         return made if numbers is not None and made.template.assembled(numbers) == result else None
     except Exception:
@@ -332,7 +332,7 @@ class Families:
         self.refused = 0  # variants that were not what they were made from
         self._lock = threading.Lock()
 
-    def find(self, described: Description, backend: str, shelf: Shelf | None = None) -> Found | None:
+    def find(self, described: Description, backend: str, shelf: Shelf | None = None) -> SizedResult | None:
         """What computing it would give, by arithmetic; None where that is not known."""
         key = (backend, described.key)
         with self._lock:
@@ -346,12 +346,12 @@ class Families:
             if numbers is None and variant is not None and reason is None:
                 reason = number, variant.template.guarded.failed
             if numbers is not None:
-                return self._used(family, Found(key, number, variant, numbers))
+                return self._used(family, SizedResult(key, number, variant, numbers))
         if family is not None:
             family.reason = reason
         return self._shelved(key, row, shelf) if shelf is not None else None
 
-    def _used(self, family: Family, found: Found) -> Found:
+    def _used(self, family: Family, found: SizedResult) -> SizedResult:
         with self._lock:
             self.hits += 1
             family.hits += 1
@@ -360,7 +360,7 @@ class Families:
                 family.variants.append(found.number)
         return found
 
-    def _shelved(self, key: tuple[str, bytes], row: Row, shelf: Shelf) -> Found | None:
+    def _shelved(self, key: tuple[str, bytes], row: Row, shelf: Shelf) -> SizedResult | None:
         """The same by what other processes have found out. One variant after the other is read, up to the first that holds."""
         while True:
             with self._lock:
@@ -380,7 +380,7 @@ class Families:
                 self.variants.keep((key, number), variant, variant.template.nbytes)
             numbers = variant.numbers(row)
             if numbers is not None:
-                return self._used(family, Found(key, number, variant, numbers))
+                return self._used(family, SizedResult(key, number, variant, numbers))
 
     def varied(self, described: Description, backend: str) -> bool:
         """Whether programs of this structure came in several sizes."""
@@ -388,7 +388,7 @@ class Families:
             family = self.known.get((backend, described.key))
             return family is not None and (len(family.rows) > 1 or bool(family.variants))
 
-    def learn(self, described: Description, backend: str, result: Any, again: Again, shelf: Shelf | None = None) -> None:
+    def learn(self, described: Description, backend: str, result: Any, symbolic: Symbolic, shelf: Shelf | None = None) -> None:
         """A result had to be computed: find out what holds for others of its structure, if one came with other sizes before."""
         key, row = (backend, described.key), np.array(described.sizes, np.int64)
         with self._lock:
@@ -401,7 +401,7 @@ class Families:
                 return
             rows = list(family.rows)
             family.attempts += 1  # also if nothing comes of it: then it is not tried again at every program
-        variant = _variant(rows, again, described.free, result)
+        variant = _variant(rows, symbolic, described.free, result)
         if variant is None:
             self.refused += 1
             return

@@ -20,7 +20,7 @@ from calque.base.errors import DeviceError
 from calque.base.text import shown
 from calque.ir.program import Program
 from calque.kernel.schedule import Schedule
-from calque.kernel.sizes import Found
+from calque.kernel.sizes import SizedResult
 from calque.observe import events
 from calque.observe.causes import often
 from calque.ops.opdef import OpDef
@@ -44,10 +44,10 @@ class Structure:
 
     def __init__(self, program: Program) -> None:
         self.program, self.described = program, describe(program)
-        self._launches: Found | None = None
+        self._launches: SizedResult | None = None
         self._asked = False
 
-    def launches(self, backend_: Backend) -> Found | None:
+    def launches(self, backend_: Backend) -> SizedResult | None:
         """Its launches before buffers have places, if they follow from those of the others; else None."""
         if not self._asked and "calque.run.pipeline" in sys.modules:  # else nothing was planned in this process
             self._asked = True

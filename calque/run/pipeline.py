@@ -22,7 +22,7 @@ from calque.kernel.joined import write_joined
 from calque.kernel.memory import Lowered, plan, predicted_peak
 from calque.kernel.portable import Disk
 from calque.kernel.schedule import Schedule
-from calque.kernel.sizes import FAMILIES, Found
+from calque.kernel.sizes import FAMILIES, SizedResult
 from calque.ops.structure import Description, with_sizes
 from calque.run import fingerprint
 
@@ -70,7 +70,7 @@ def fusion_report(program: Program, schedule: Schedule, narrow: Narrow | None = 
     return fuse(simplified(program, narrow)).refusals(), predicted_peak(schedule)
 
 
-def for_sizes(described: Description, program: Program, backend: Backend) -> Found | None:
+def for_sizes(described: Description, program: Program, backend: Backend) -> SizedResult | None:
     """The launches of a program of which others that differ in sizes were lowered, without lowering it; None if that is not known."""
     found = FAMILIES.find(described, backend.name, _shelf(program, backend))
     if found is not None and settings.verify:
@@ -83,11 +83,11 @@ def lowered_once(described: Description | None, program: Program, backend: Backe
     found = lower(program, backend.narrow)
     if described is not None and not any((n.dtype is bfloat16 and n.op.narrow == "asked") or n.dtype.hosted for n in program.nodes):
         # Those ask `narrow`, and steps on the host do not tell sizes apart.
-        FAMILIES.learn(described, backend.name, found, partial(_again, program), _shelf(program, backend))
+        FAMILIES.learn(described, backend.name, found, partial(_symbolic, program), _shelf(program, backend))
     return found
 
 
-def _again(program: Program, size: Callable[[int], Any]) -> Lowered:
+def _symbolic(program: Program, size: Callable[[int], Any]) -> Lowered:
     """The launches with other sizes, given by their number."""
     return lower(with_sizes(program, size), check=False)
 

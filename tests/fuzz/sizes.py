@@ -65,7 +65,7 @@ def checked(known: Families, program: Program, shelf: Disk | None = None, argume
         known.learn(described, "", fresh, lambda size: lower(with_sizes(program, size), check=False), shelf)
         return True
     if arguments is not None:
-        followed = sized.arguments(found, sized.calls_of(found), arguments)
+        followed = sized.sized_program(found, sized.calls_of(found), arguments)
         if followed != sized.from_nothing(fresh, sized.calls_of(found), followed.order):
             return False
     return bool(found.result() == fresh)
@@ -94,7 +94,7 @@ def failure(seed: int, counts: dict[str, int]) -> Any:
 def _count(known: Families, arguments: Families, counts: dict[str, int]) -> None:
     counts["arithmetic"] += known.hits
     counts["lowered"] += known.misses
-    counts["arranged"] += arguments.hits
+    counts["linked"] += arguments.hits
     counts["refused"] += known.refused + arguments.refused
 
 
@@ -104,7 +104,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    counts = {"arithmetic": 0, "lowered": 0, "arranged": 0, "refused": 0}
+    counts = {"arithmetic": 0, "lowered": 0, "linked": 0, "refused": 0}
     wrong = 0
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         found = failure(seed, counts)

@@ -19,7 +19,7 @@ from calque.base.config import settings
 from calque.kernel import sizes
 from calque.kernel.arena import pack, stacked, stacking
 from calque.kernel.memory import Span
-from calque.kernel.sizes import FAMILIES, VARIANTS, Found
+from calque.kernel.sizes import FAMILIES, VARIANTS, SizedResult
 from calque.ops.structure import describe, with_sizes
 from calque.record import recorder, trie
 from calque.run import dispatch, pipeline
@@ -31,7 +31,7 @@ from tests.kernel.random_programs import random_program
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
     """No plans on the disk, no structures in memory, and every use compared with lowering."""
-    for known in (FAMILIES, sized.ARRANGED):
+    for known in (FAMILIES, sized.SIZED_PROGRAMS):
         known.known.clear()
         known.variants.clear()
     monkeypatch.setattr(settings, "verify", True)
@@ -39,7 +39,7 @@ def _nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[N
         recorder.flush("test")
     calque.synchronize()
     yield
-    for known in (FAMILIES, sized.ARRANGED):
+    for known in (FAMILIES, sized.SIZED_PROGRAMS):
         known.known.clear()
         known.variants.clear()
 
@@ -80,27 +80,27 @@ def test_new_sizes_of_a_training_step_are_lowered_by_arithmetic(monkeypatch: pyt
 def test_their_arguments_follow_by_arithmetic_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither lowering, nor placing, nor linking asks anything anew: the launches are not even built."""
     sizes = [40, 33, 57, 61, 47, 91, 83, 39, 58, 73, 52, 87, 46, 77, 65, 81]
-    monkeypatch.setattr(sized.ARRANGED, "patience", 0)
-    arranged, step = sized.ARRANGED, trainer()
-    hits, refused = arranged.hits, arranged.refused
+    monkeypatch.setattr(sized.SIZED_PROGRAMS, "patience", 0)
+    programs, step = sized.SIZED_PROGRAMS, trainer()
+    hits, refused = programs.hits, programs.refused
     for n in sizes:
         step(n)
     calque.synchronize()
-    assert arranged.hits - hits >= 4 and arranged.refused == refused
+    assert programs.hits - hits >= 4 and programs.refused == refused
     monkeypatch.setattr(settings, "verify", False)
     built: list[Any] = []
-    monkeypatch.setattr(Found, "result", lambda found, result=Found.result: built.append(found.variant) or result(found))
+    monkeypatch.setattr(SizedResult, "result", lambda found, result=SizedResult.result: built.append(found.variant) or result(found))
     for n in (44, 69):
         step(n)
     calque.synchronize()
-    followed = [variant for variant in built if any(variant is v for v in arranged.variants.values())]
+    followed = [variant for variant in built if any(variant is v for v in programs.variants.values())]
     assert len(followed) >= 2 and len(built) - len(followed) <= 1, (len(built), len(followed))
     monkeypatch.setattr(sized, "SMALL_ARENA", 0)
     monkeypatch.setattr(sized, "MOST", 0)
     built.clear()
     step(71)  # as if its order took more memory than it may: the launches are built, and placed by themselves
     calque.synchronize()
-    assert any(all(variant is not v for v in arranged.variants.values()) for variant in built)
+    assert any(all(variant is not v for v in programs.variants.values()) for variant in built)
 
 
 def test_programs_of_other_sizes_are_linked_without_asking_what_they_will_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_what_takes_no_symbols_is_planned_as_ever(monkeypatch: pytest.MonkeyPatc
         return refused
 
     expected = list(map(trainer(), sizes))
-    for known in (FAMILIES, sized.ARRANGED):
+    for known in (FAMILIES, sized.SIZED_PROGRAMS):
         known.known.clear()
         known.variants.clear()
     monkeypatch.setattr(settings, "verify", False)
@@ -162,7 +162,7 @@ def test_what_an_executable_was_compiled_from_does_not_depend_on_what_was_tuned_
         calque.synchronize()
     executable, found = made[-1]
     calls = sized.calls_of(found)
-    whole = sized.from_nothing(found.result(), calls).arranged.arena_bytes
+    whole = sized.from_nothing(found.result(), calls).unlinked.arena_bytes
     monkeypatch.setattr(sized, "calls_of", lambda found: [replace(call, workspace=call.workspace + 4096) for call in calls])
     assert calls and executable.schedule.arena_bytes <= executable.linked.arena_bytes == whole
 
@@ -175,10 +175,10 @@ def test_the_first_programs_of_a_structure_give_no_variant() -> None:
 def test_checks_of_such_programs_need_no_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where their values lie is among the arguments: an index that is out of range is found without the launches."""
     monkeypatch.setattr(settings, "verify", False)
-    monkeypatch.setattr(sized.ARRANGED, "patience", 0)
+    monkeypatch.setattr(sized.SIZED_PROGRAMS, "patience", 0)
     calque.manual_seed(0)
     table, head = nn.Embedding(50, 64), nn.Linear(64, 64)
-    hits = sized.ARRANGED.hits
+    hits = sized.SIZED_PROGRAMS.hits
 
     def step(rows: int, more: int = 1) -> float:
         tokens = calque.tensor(np.random.default_rng(rows).integers(0, 49, (8, rows)))
@@ -189,7 +189,7 @@ def test_checks_of_such_programs_need_no_schedule(monkeypatch: pytest.MonkeyPatc
 
     for n in (140, 133, 157, 161, 147, 191, 183, 139, 158, 173, 152, 187, 146, 177, 165, 181):
         step(n)
-    assert sized.ARRANGED.hits > hits
+    assert sized.SIZED_PROGRAMS.hits > hits
     made: list[int] = []
     monkeypatch.setattr(sized, "_schedule", lambda *given, schedule=sized._schedule: made.append(1) or schedule(*given))
     step(171)

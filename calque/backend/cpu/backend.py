@@ -14,13 +14,13 @@ from calque.backend.cpu.program import limits, plans, tune
 from calque.backend.cpu.program.direct import direct
 from calque.backend.cpu.program.executable import CpuExecutable, compile_schedule
 from calque.backend.cpu.program.link import notes
-from calque.backend.cpu.program.sized import ARRANGED, compile_sized
+from calque.backend.cpu.program.sized import SIZED_PROGRAMS, compile_sized
 from calque.backend.cpu.team import same
 from calque.backend.cpu.team.place import CpuMemory
 from calque.base.dtypes import DType
 from calque.base.shapes import Shape, contiguous_strides
 from calque.kernel.schedule import Schedule
-from calque.kernel.sizes import FAMILIES, Found
+from calque.kernel.sizes import FAMILIES, SizedResult
 from calque.ops.routines import ContractSpec
 
 ALONE = 1 << 20  # bytes below which waiting for other threads may take longer than copying alone
@@ -35,7 +35,7 @@ class CpuBackend(CpuMemory, Backend):
         """Machine code for a schedule."""
         return compile_schedule(schedule)
 
-    def compile_sized(self, launches: Found) -> Executable:
+    def compile_sized(self, launches: SizedResult) -> Executable:
         """Arguments by arithmetic, and machine code."""
         return compile_sized(launches)
 
@@ -79,7 +79,7 @@ class CpuBackend(CpuMemory, Backend):
             "reasons": dict(COUNTERS.reasons),
             "peak_mib": COUNTERS.peak_mib,
             "late": GATES.opened,
-            "refused": FAMILIES.refused + ARRANGED.refused,
+            "refused": FAMILIES.refused + SIZED_PROGRAMS.refused,
         }
 
     def workspace_bytes(self, kind: str, spec: Any, dtype: DType) -> int:

@@ -102,7 +102,7 @@ class KernelEmitter:
             total = code.mul(total, self.frame.extents[d])
         share = code.let(f"sdiv i64 {code.add(total, code.sub('%threads', '1'))}, %threads")
         whole = code.let(f"and i64 {code.add(share, str(emit_panel.LEAST - 1))}, {-emit_panel.LEAST}")
-        return code.minimum(code.maximum(whole, str(emit_panel.LEAST)), str(emit_panel.columns(self.kernel)))
+        return code.min(code.max(whole, str(emit_panel.LEAST)), str(emit_panel.columns(self.kernel)))
 
     def _unit(self, index: dict[int, str], block: str) -> None:
         code, plan = self.code, self.plan
@@ -118,7 +118,7 @@ class KernelEmitter:
                 self._rows(stage, group)
             return
         start = code.mul(position, block)
-        stop = code.minimum(code.add(start, block), self.frame.extents[plan.axis])
+        stop = code.min(code.add(start, block), self.frame.extents[plan.axis])
         if self.panels:
             emit_panel.Panel(self, start, stop).write(group)
             return
@@ -140,7 +140,7 @@ class KernelEmitter:
         """Where the rows begin that a later point of the dim before the vectorised one looks up; the last one at the end of that dim."""
         code, frame, dim, found = self.code, self.frame, self.plan.axis - 1, {}
         for access, index in self.plan.lookups:
-            step = code.minimum(code.sub(code.sub(frame.extents[dim], "1"), group.index[dim]), str(LOOKUPS_AHEAD))
+            step = code.min(code.sub(code.sub(frame.extents[dim], "1"), group.index[dim]), str(LOOKUPS_AHEAD))
             source = self.kernel_dtype(index).imm
             here = code.add(group.offset[source], code.mul(step, frame.strides[source][dim]))
             chosen = frame.load(self.one, self.one, source, here, None, "")
@@ -183,7 +183,7 @@ class KernelEmitter:
         """`Code.loop` with something to do after every `BLOCK` turns, and behind the last ones if they are `least` or more."""
         code = self.code
         with code.loop(start, stop, step * BLOCK) as first:
-            end = code.minimum(code.add(first, str(step * BLOCK)), stop)
+            end = code.min(code.add(first, str(step * BLOCK)), stop)
             with code.loop(first, end, step) as n:
                 yield n
             if least > 1:
@@ -344,7 +344,7 @@ class KernelEmitter:
         found = streamed or (stores if stage.kind == "map" and kernel.rank_r > 1 and self.target.masked and self.vector.width > 1 else [])
         if not found:
             return "0"
-        before = code.minimum(self.frame.before_line(found[0], row.offset[found[0]], self.vector.width), self.frame.extents[self.plan.axis])
+        before = code.min(self.frame.before_line(found[0], row.offset[found[0]], self.vector.width), self.frame.extents[self.plan.axis])
         with code.when(code.let(f"icmp sgt i64 {before}, 0")):
             body(LoopForm(self.vector, self.frame.tail_mask(self.vector, "0", before), 1), "0")
         return before

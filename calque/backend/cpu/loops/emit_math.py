@@ -215,12 +215,12 @@ def _or_library(s: Lanes, kind: str, x: str, y: str, limit: float, function: str
     code, type_ = s.code, s.type(kind)
     large = s.compare("uge", kind, s.intrinsic("fabs", kind, x), s.const(kind, limit))
     result = code.variable(type_)
-    code.write(type_, y, result)
+    code.assign(result, y, type_)
     with code.when(s.any(large)):
         exact = s.per_lane(function, "double", s.convert("fpext", kind, "double", x))
         exact = s.convert("fptrunc", "double", kind, exact)
-        code.write(type_, s.select(kind, large, exact, y), result)
-    return code.read(type_, result)
+        code.assign(result, s.select(kind, large, exact, y), type_)
+    return code.read(result, type_)
 
 
 def fmod(s: Lanes, kind: str, a: str, b: str) -> str:
@@ -237,11 +237,11 @@ def fmod(s: Lanes, kind: str, a: str, b: str) -> str:
     many = s.compare("uge", kind, quotient, s.const(kind, 2.0 ** (MANTISSA[kind] - 1)))
     others = s.op("or", "i1", many, s.compare("uge", kind, y, s.const(kind, math.inf)))
     result = code.variable(type_)
-    code.write(type_, _copysign(s, kind, rest, a), result)
+    code.assign(result, _copysign(s, kind, rest, a), type_)
     with code.when(s.any(others)):
         exact = s.per_lane(function, kind, a, b)
-        code.write(type_, s.select(kind, others, exact, code.read(type_, result)), result)
-    return code.read(type_, result)
+        code.assign(result, s.select(kind, others, exact, code.read(result, type_)), type_)
+    return code.read(result, type_)
 
 
 def sin(s: Lanes, kind: str, x: str) -> str:

@@ -15,7 +15,7 @@ def tail_mask(s: Lanes, n: str, stop: str) -> str:
     store through it.
     """
     kind = f"i{max(8, 128 // s.width)}"
-    left = s.code.minimum(s.code.sub(stop, n), str(s.width))
+    left = s.code.min(s.code.sub(stop, n), str(s.width))
     narrow = left if kind == "i64" else s.code.let(f"trunc i64 {left} to {kind}")
     return s.compare("ult", kind, s.iota(kind), s.splat(kind, narrow))
 
@@ -56,17 +56,17 @@ class Odometer:
         """Present digits by dim; `unit` is the running number."""
         if len(self.digits) <= 1:
             return {dim: unit for dim, _ in self.digits}
-        return {dim: self.code.read("i64", v) for (dim, _), v in zip(self.digits, self.variables, strict=True)}
+        return {dim: self.code.read(v) for (dim, _), v in zip(self.digits, self.variables, strict=True)}
 
     def advance(self) -> None:
         """Go to the next unit."""
         code, carry = self.code, "true"
         for (_, count), variable in zip(reversed(self.digits), reversed(self.variables), strict=False):
-            old = code.read("i64", variable)
+            old = code.read(variable)
             one = code.let(f"zext i1 {carry} to i64")
             following = code.let(f"add i64 {old}, {one}")
             carry = code.let(f"icmp eq i64 {following}, {count}")
-            code.write("i64", code.let(f"select i1 {carry}, i64 0, i64 {following}"), variable)
+            code.assign(variable, code.let(f"select i1 {carry}, i64 0, i64 {following}"))
 
 
 class LoadedWords:

@@ -269,7 +269,7 @@ class Panel:
                 if reduction.widens and s.width > 1:
                     part = self._place("second", value, "float", at) if variable is None else variable(s.type("float"))
                 if part and variable is not None:
-                    self.e.code.write(s.type("float"), s.const("float", 0.0), part)
+                    self.e.code.assign(part, s.const("float", 0.0), s.type("float"))
                 found[value] = Accumulator(reduction, s, (self._place("sum", value, reduction.kind, at), second, part), blocked=True)
         return found
 

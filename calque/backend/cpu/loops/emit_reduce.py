@@ -170,24 +170,24 @@ class Accumulator:
     def reset(self) -> None:
         """Set the neutral element."""
         code = self.s.code
-        code.write(self.type, self.s.const(self.reduction.kind, self.reduction.start()), self.value)
+        code.assign(self.value, self.s.const(self.reduction.kind, self.reduction.start()), self.type)
         if self.index_type:
-            code.write(self.index_type, self.s.const(self.reduction.second_kind, self.reduction.second_start), self.index)
+            code.assign(self.index, self.s.const(self.reduction.second_kind, self.reduction.second_start), self.index_type)
         if self.part_type:
-            code.write(self.part_type, self.s.const("float", 0.0), self.part)
+            code.assign(self.part, self.s.const("float", 0.0), self.part_type)
 
     def read(self) -> tuple[str, str]:
         """Present (value, index)."""
         code = self.s.code
-        return code.read(self.type, self.value), code.read(self.index_type, self.index) if self.index_type else ""
+        return code.read(self.value, self.type), code.read(self.index, self.index_type) if self.index_type else ""
 
     def add(self, args: list[Val], mask: str) -> None:
         """Take in one element per lane (those of the mask, if there is one)."""
         s, reduction, code = self.s, self.reduction, self.s.code
         if self.part_type:
-            part = code.read(self.part_type, self.part)
+            part = code.read(self.part, self.part_type)
             merged = s.op("fadd", "float", part, widen(s, args[0]))
-            code.write(self.part_type, s.select("float", mask, merged, part) if mask else merged, self.part)
+            code.assign(self.part, s.select("float", mask, merged, part) if mask else merged, self.part_type)
             return
         old = self.read()
         if reduction.indexed:
@@ -199,22 +199,22 @@ class Accumulator:
             element = s.select(reduction.kind, mask, element, s.const(reduction.kind, reduction.start()))
             mask = ""
         merged = reduction.merge(s, element, old[0])
-        code.write(self.type, s.select(reduction.kind, mask, merged, old[0]) if mask else merged, self.value)
+        code.assign(self.value, s.select(reduction.kind, mask, merged, old[0]) if mask else merged, self.type)
         if reduction.guarded:
-            code.write(self.type, reduction.keep(s, element, old[1]), self.index)
+            code.assign(self.index, reduction.keep(s, element, old[1]), self.type)
 
     def flush(self, others: Sequence[Accumulator] = ()) -> None:
         """Take in the float32 sums of a block of turns, this one's and those of `others`, and begin new ones."""
         if not self.part_type:
             return
         s, code = self.s, self.s.code
-        parts = [code.read(self.part_type, a.part) for a in (self, *others)]
+        parts = [code.read(a.part, self.part_type) for a in (self, *others)]
         while len(parts) > 1:
             half = len(parts) // 2
             parts = [s.op("fadd", "float", a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
         for a in (self, *others):
-            code.write(self.part_type, s.const("float", 0.0), a.part)
-        code.write(self.type, s.op("fadd", "double", code.read(self.type, self.value), s.convert("fpext", "float", "double", parts[0])), self.value)
+            code.assign(a.part, s.const("float", 0.0), self.part_type)
+        code.assign(self.value, s.op("fadd", "double", code.read(self.value, self.type), s.convert("fpext", "float", "double", parts[0])), self.type)
 
     def absorb(self, new: tuple[str, str]) -> None:
         """Merge another partial result of the same width."""
@@ -222,16 +222,16 @@ class Accumulator:
         if self.reduction.indexed:
             self._replace(self.reduction.better(self.s, new, old), new, old, "")
             return
-        self.s.code.write(self.type, self.reduction.merge(self.s, new[0], old[0]), self.value)
+        self.s.code.assign(self.value, self.reduction.merge(self.s, new[0], old[0]), self.type)
         if self.reduction.guarded:
-            self.s.code.write(self.type, self.reduction.keep(self.s, new[1], old[1]), self.index)
+            self.s.code.assign(self.index, self.reduction.keep(self.s, new[1], old[1]), self.type)
 
     def _replace(self, wins: str, new: tuple[str, str], old: tuple[str, str], mask: str) -> None:
         s = self.s
         if mask:
             wins = s.op("and", "i1", wins, mask)
-        s.code.write(self.type, s.select(self.reduction.kind, wins, new[0], old[0]), self.value)
-        s.code.write(self.index_type, s.select(self.reduction.index_kind, wins, new[1], old[1]), self.index)
+        s.code.assign(self.value, s.select(self.reduction.kind, wins, new[0], old[0]), self.type)
+        s.code.assign(self.index, s.select(self.reduction.index_kind, wins, new[1], old[1]), self.index_type)
 
     def fold_lanes(self) -> tuple[str, str]:
         """The lanes merged pairwise (upper half with lower half) to one scalar (value, index)."""

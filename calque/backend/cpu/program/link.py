@@ -59,7 +59,7 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
-class Arranged:
+class Unlinked:
     """A schedule with all its arguments and without native code: plain numbers, so that what was found for some sizes can hold for others (see
     `sized.py`). `arguments`: where those of each launch begin, in bytes; `looped`: whether a launch is the next of `loops` or of `contractions`;
     `fixed`: (position, constant, bytes behind its address) of words; the rest as in `Linked`, the patch table column by column."""
@@ -430,21 +430,12 @@ def _ready(linker: Linker, native: list[Loop | Contract], work: Sequence[int]) -
     return tuple([(number, before[-1] - before[number]) for number in last])
 
 
-@dataclass(frozen=True, slots=True)
-class LaidOut:
-    """A schedule with its arguments and without code: the native launches in order, and their flags (see `runtime_text.py`)."""
-
-    linker: Linker
-    native: list[Loop | Contract]
-    flags: list[int]
-
-
-def lay_out(schedule: Schedule) -> LaidOut:
-    """For a schedule without steps on the host, that runs elsewhere. Its checks are a call of their own."""
+def standalone_launches(schedule: Schedule) -> tuple[Linker, list[Loop | Contract], list[int]]:
+    """Of a schedule without steps on the host, that runs elsewhere: its arguments, the native launches in order, and their flags (see
+    `runtime_text.py`). Its checks are a call of their own."""
     linker = Linker(schedule)
     native, flags = _launches(schedule, linker)
-    starts = frozenset({0, schedule.check_steps})
-    return LaidOut(linker, native, interleave.flags(schedule, native, flags, starts))
+    return linker, native, interleave.flags(schedule, native, flags, frozenset({0, schedule.check_steps}))
 
 
 def native_contraction(schedule: Schedule, step: Contract) -> library.Contraction:
@@ -472,14 +463,14 @@ def ends_of(schedule: Schedule) -> Ends:
     return Ends(inputs, tuple([(b.numel, b.dtype) for b in fresh.values()]), tuple(map(place, schedule.outputs)), checks)
 
 
-def arranged(schedule: Schedule, calls: Sequence[CallFacts] | None = None) -> Arranged:
+def unlinked(schedule: Schedule, calls: Sequence[CallFacts] | None = None) -> Unlinked:
     """The arguments of a schedule. `calls`: of its native contractions in order, if that is known."""
     linker = Linker(schedule, calls)
     native, flags = _launches(schedule, linker)
     work = [_work_of(linker, step) for step in native]
     stretches, checks = _stretches(schedule, work)
     starts = frozenset(s.first for s in stretches)
-    return Arranged(
+    return Unlinked(
         words=tuple(linker.words),
         arguments=tuple(linker.offsets),
         flags=tuple(interleave.flags(schedule, native, flags, starts)),
@@ -502,7 +493,7 @@ def arranged(schedule: Schedule, calls: Sequence[CallFacts] | None = None) -> Ar
     )
 
 
-def linked(a: Arranged) -> Linked:
+def linked(a: Unlinked) -> Linked:
     """The same with native code, which is compiled if it is not there."""
     needed = library.needed(a.loops, a.contractions)
     loops, contractions = iter(needed.loops), iter(needed.called)
@@ -536,7 +527,7 @@ def linked(a: Arranged) -> Linked:
 
 def link(schedule: Schedule) -> Linked:
     """Compile the kernels of a schedule and lay out its arguments."""
-    return linked(arranged(schedule))
+    return linked(unlinked(schedule))
 
 
 def target_key() -> str:

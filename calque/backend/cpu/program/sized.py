@@ -1,9 +1,9 @@
-"""Arguments for all sizes: where everything lies, which launches need barriers and all words follow by arithmetic from those of other sizes.
+"""Programs for all sizes: where everything lies, which launches need barriers and all words follow by arithmetic from those of other sizes.
 
 Launches that a plan for all sizes gives (`kernel/sizes.py`) are numbers in a fixed pattern. Placing and linking them asks more questions about these
 numbers, and about those of the contractions in them; it is done once more with symbols in their places, in the same way as lowering, and what it
 gives is a template again. Contractions choose their ways by code that no symbol passes through: they are asked anew for every size, and what they
-say are further numbers. Twin: `arranged`.
+say are further numbers. Twin: `unlinked`.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from typing import Any
 from calque.backend.cpu.program import tune
 from calque.backend.cpu.program.calls import CallFacts, call_of
 from calque.backend.cpu.program.executable import CpuExecutable
-from calque.backend.cpu.program.link import Arranged, arranged, linked, native_contractions, target_key
+from calque.backend.cpu.program.link import Unlinked, linked, native_contractions, target_key, unlinked
 from calque.base.cache import Cache
 from calque.base.config import settings
 from calque.kernel.arena import SMALL_ARENA, most_at_once, placed_in_order, stacking, with_workspaces
 from calque.kernel.memory import Lowered
 from calque.kernel.schedule import Schedule
-from calque.kernel.sizes import Families, Found
+from calque.kernel.sizes import Families, SizedResult
 from calque.ops.structure import VERSION, Description
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
-    """What follows, and the order in which the launches' spans are stacked: chosen where the pattern was met first, and the same from then on. For
-    other sizes it is as right, and may need more memory than another one. `least`: bytes that any layout takes."""
+class SizedProgram:
+    """What follows, not linked yet, and the order in which the launches' spans are stacked: chosen where the pattern was met first, and the same from
+    then on. For other sizes it is as right, and may need more memory than another one. `least`: bytes that any layout takes."""
 
-    arranged: Arranged
+    unlinked: Unlinked
     order: tuple[int, ...]
     least: int
 
 
 MOST = 1.15  # times the least memory: where a known order needs more, a program has one of its own
 UNWANTED_WORKSPACE = 128  # bytes of a workspace that is not wanted
-ARRANGED = Families(Cache("sizes of launches", 2_000, 1 / 256), Cache("arguments for all sizes", 2_000, 3 / 256), 5)
+SIZED_PROGRAMS = Families(Cache("sizes of launches", 2_000, 1 / 256), Cache("arguments for all sizes", 2_000, 3 / 256), 5)
 
 
-def compile_sized(launches: Found) -> CpuExecutable:
+def compile_sized(launches: SizedResult) -> CpuExecutable:
     """An executable of launches that follow from those of other sizes."""
     calls = calls_of(launches)
-    found = arguments(launches, calls, ARRANGED)
-    return CpuExecutable(partial(_schedule, launches, _rooms(calls), found.order), linked(found.arranged))
+    found = sized_program(launches, calls, SIZED_PROGRAMS)
+    return CpuExecutable(partial(_schedule, launches, _rooms(calls), found.order), linked(found.unlinked))
 
 
-def _schedule(launches: Found, rooms: Sequence[int], order: tuple[int, ...]) -> Schedule:
+def _schedule(launches: SizedResult, rooms: Sequence[int], order: tuple[int, ...]) -> Schedule:
     """What such an executable was compiled from; hardly anybody asks. Its contractions are not asked again: tuned ones may want another workspace by
     then, and values would be looked for where they are not."""
     return placed_in_order(_spacious(launches.result(), rooms), order)
 
 
-def calls_of(launches: Found) -> list[CallFacts]:
+def calls_of(launches: SizedResult) -> list[CallFacts]:
     """What is known of the native contractions among some launches, in order."""
     found = []
     for step in native_contractions(launches.contractions()):
@@ -65,26 +65,26 @@ def calls_of(launches: Found) -> list[CallFacts]:
     return found
 
 
-def arguments(launches: Found, calls: list[CallFacts], known: Families) -> Arguments:
+def sized_program(launches: SizedResult, calls: list[CallFacts], known: Families) -> SizedProgram:
     """The arguments of some launches, by arithmetic if that is known."""
     described = _described(launches, calls)
     followed = known.find(described, "cpu") if described is not None else None
-    result: Arguments | None = followed.result() if followed is not None else None
-    if result is not None and result.arranged.arena_bytes <= SMALL_ARENA + MOST * result.least:
+    result: SizedProgram | None = followed.result() if followed is not None else None
+    if result is not None and result.unlinked.arena_bytes <= SMALL_ARENA + MOST * result.least:
         if settings.verify:
             assert result == from_nothing(launches.result(), calls, result.order), "arguments follow differently from sizes"
         return result
     result = from_nothing(launches.result(), calls)
     if described is not None and followed is None:
-        known.learn(described, "cpu", result, partial(_again, launches, calls, result.order))
+        known.learn(described, "cpu", result, partial(_symbolic, launches, calls, result.order))
     return result
 
 
-def from_nothing(lowered: Lowered, calls: list[CallFacts], order: tuple[int, ...] | None = None) -> Arguments:
+def from_nothing(lowered: Lowered, calls: list[CallFacts], order: tuple[int, ...] | None = None) -> SizedProgram:
     """The arguments of some launches, whose spans are stacked in this order if there is one."""
     spacious = _spacious(lowered, _rooms(calls))
     order = stacking(list(spacious.spans)) if order is None else order
-    return Arguments(arranged(placed_in_order(spacious, order), calls), order, most_at_once(spacious.spans))
+    return SizedProgram(unlinked(placed_in_order(spacious, order), calls), order, most_at_once(spacious.spans))
 
 
 def _rooms(calls: list[CallFacts]) -> tuple[int, ...]:
@@ -99,7 +99,7 @@ def _spacious(lowered: Lowered, rooms: Sequence[int]) -> Lowered:
     return with_workspaces(lowered, lambda kind, spec, dtype: of.get((kind, id(spec), dtype), 0))
 
 
-def _described(launches: Found, calls: list[CallFacts]) -> Description | None:
+def _described(launches: SizedResult, calls: list[CallFacts]) -> Description | None:
     """What arguments follow from: which pattern the launches are, how their contractions are computed, and all numbers; None if there are others than
     integers."""
     free = [number for call in calls for number in (call.workspace, call.flops, *(call.grid or ()), *call.words)]
@@ -109,9 +109,9 @@ def _described(launches: Found, calls: list[CallFacts]) -> Description | None:
     return Description(marshal.dumps((launches.variant.serial, target_key(), ways), VERSION), (*launches.numbers, *free), len(free))
 
 
-def _again(launches: Found, calls: list[CallFacts], order: tuple[int, ...], size: Callable[[int], Any]) -> Arguments:
+def _symbolic(launches: SizedResult, calls: list[CallFacts], order: tuple[int, ...], size: Callable[[int], Any]) -> SizedProgram:
     """The arguments with symbols for numbers."""
-    lowered, numbers = launches.again(size), count(len(launches.numbers))
+    lowered, numbers = launches.symbolic(size), count(len(launches.numbers))
 
     def several(values: tuple[int, ...]) -> Any:
         return tuple([size(next(numbers)) for _ in values])

@@ -13,7 +13,7 @@ from calque.backend.base import Array
 from calque.backend.cpu.code import library, llvm
 from calque.backend.cpu.compile.compiler import TIGHT
 from calque.backend.cpu.compile.target import SCRATCH_BYTES, TargetInfo, compiling_for, current, portable
-from calque.backend.cpu.program.link import is_native, lay_out, native_contraction
+from calque.backend.cpu.program.link import is_native, native_contraction, standalone_launches
 from calque.backend.cpu.text.runtime_text import BEHIND_SCRATCH, launches_text
 from calque.kernel.schedule import Contract, Host, Loop, Schedule
 
@@ -51,22 +51,21 @@ def hosted(schedule: Schedule) -> list[tuple[str, tuple[int, ...]]]:
 def standalone(schedules: Sequence[Schedule], target: TargetInfo) -> tuple[list[Launches], list[tuple[str, int]]]:
     """Schedules laid out for a processor, and the texts of all functions that they call with their pass lists."""
     with compiling_for(target):
-        found = [lay_out(schedule) for schedule in schedules]
-        kernels = [step.kernel for laid in found for step in laid.native if isinstance(step, Loop)]
+        found = [standalone_launches(schedule) for schedule in schedules]
+        kernels = [step.kernel for _, native, _ in found for step in native if isinstance(step, Loop)]
         calls = [
             native_contraction(schedule, step)
-            for schedule, laid in zip(schedules, found, strict=True) for step in laid.native if isinstance(step, Contract)
+            for schedule, (_, native, _) in zip(schedules, found, strict=True) for step in native if isinstance(step, Contract)
         ]  # fmt: skip
         loops, called, modules = library.sources(kernels, calls, target)
         texts = [(module.source.write(), module.source.level) for module in modules]
     loop, call = iter(loops), iter(called)
     made = []
-    for schedule, laid in zip(schedules, found, strict=True):
-        linker = laid.linker
-        functions = tuple([next(loop if isinstance(step, Loop) else call).symbols[0] for step in laid.native])
+    for schedule, (linker, native, flags) in zip(schedules, found, strict=True):
+        functions = tuple([next(loop if isinstance(step, Loop) else call).symbols[0] for step in native])
         patches = [*linker.patches, *((position, linker.objects[k], offset) for position, k, offset in linker.fixed)]
         made.append(Launches(
-            schedule, functions, tuple(linker.offsets), tuple(laid.flags), tuple(linker.words), tuple(patches), linker.objects, linker.constants,
+            schedule, functions, tuple(linker.offsets), tuple(flags), tuple(linker.words), tuple(patches), linker.objects, linker.constants,
             linker.arena, linker.arena_bytes, schedule.check_steps,
         ))  # fmt: skip
     return made, texts

@@ -154,12 +154,12 @@ class Code(FunctionText):
             return b
         return a if b == "1" else self.let(f"mul nsw i64 {a}, {b}")
 
-    def minimum(self, a: str, b: str) -> str:
+    def min(self, a: str, b: str) -> str:
         """The smaller of two signed integers."""
         less = self.let(f"icmp slt i64 {a}, {b}")
         return self.let(f"select i1 {less}, i64 {a}, i64 {b}")
 
-    def maximum(self, a: str, b: str) -> str:
+    def max(self, a: str, b: str) -> str:
         """The larger of two signed integers."""
         more = self.let(f"icmp sgt i64 {a}, {b}")
         return self.let(f"select i1 {more}, i64 {a}, i64 {b}")
@@ -174,11 +174,11 @@ class Code(FunctionText):
             self.emit(f"store {type_} {start}, ptr {name}")
         return name
 
-    def read(self, type_: str, variable: str) -> str:
+    def read(self, variable: str, type_: str = "i64") -> str:
         """Present value of a variable."""
         return self.let(f"load {type_}, ptr {variable}, align 1")
 
-    def write(self, type_: str, value: str, variable: str) -> None:
+    def assign(self, variable: str, value: str, type_: str = "i64") -> None:
         """Set a variable."""
         self.emit(f"store {type_} {value}, ptr {variable}, align 1")
 
