@@ -140,7 +140,7 @@ def test_what_takes_no_symbols_is_planned_as_ever(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(settings, "verify", False)
     for name, module in (("lower", pipeline), ("arrange", sized)):
         with monkeypatch.context() as patched:
-            patched.setattr(module, "_again", refusing(name))
+            patched.setattr(module, "_symbolic", refusing(name))
             trie.forget()
             assert list(map(trainer(), sizes)) == expected
         assert 0 < tries.count(name) < len(sizes)

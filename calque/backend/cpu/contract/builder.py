@@ -8,9 +8,7 @@ from dataclasses import dataclass, fields
 
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.text.emit_text import FunctionText
-
-Value = str | int
-"""An SSA name, a constant in LLVM spelling, or a Python int (an i64 constant)."""
+from calque.backend.cpu.text.emit_text import Value as Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +21,11 @@ class ParameterBlock:
 
 
 class Builder(FunctionText):
-    """Writes one void function of some parameters; ``text()`` is its IR. Python ints are constants, which are computed with here."""
+    """Writes one void function of some parameters; ``text()`` is its IR. It knows the vectors of a blocking."""
 
     def __init__(self, name: str, parameters: Sequence[str], blocking: Blocking, *, linkage: str = "internal ",
                  attributes: str = "") -> None:
-        super().__init__("setup")
+        super().__init__()
         self.name = name
         self.parameters = tuple(parameters)
         self.blocking = blocking
@@ -41,29 +39,7 @@ class Builder(FunctionText):
         """The finished function."""
         return self.function(f"{self.linkage}void @{self.name}({', '.join(self.parameters)}) {self.attributes} #0")
 
-    # -- i64 arithmetic, folding Python constants
-
-    def add(self, a: Value, b: Value) -> Value:
-        """a + b."""
-        if isinstance(a, int) and isinstance(b, int):
-            return a + b
-        if a == 0:
-            return b
-        return a if b == 0 else self.let(f"add nsw i64 {a}, {b}")
-
-    def sub(self, a: Value, b: Value) -> Value:
-        """a - b."""
-        if isinstance(a, int) and isinstance(b, int):
-            return a - b
-        return a if b == 0 else self.let(f"sub nsw i64 {a}, {b}")
-
-    def mul(self, a: Value, b: Value) -> Value:
-        """a * b."""
-        if isinstance(a, int) and isinstance(b, int):
-            return a * b
-        if a == 1:
-            return b
-        return a if b == 1 else self.let(f"mul nsw i64 {a}, {b}")
+    # -- i64 arithmetic
 
     def div(self, a: Value, b: Value) -> Value:
         """a // b for a >= 0 and b > 0."""
@@ -379,26 +355,11 @@ class Builder(FunctionText):
         self.emit("ret void")
         self.label(stay)
 
-    def variable(self, start: Value) -> str:
-        """A mutable i64; promoted to a register by the optimiser."""
-        name = self.fresh("var")
-        self.allocas.append(f"  {name} = alloca i64, align 8")
-        self.assign(name, start)
-        return name
-
     def array(self, count: int) -> str:
         """Stack space for ``count`` elements, aligned for whole vectors."""
         name = self.fresh("array")
         self.allocas.append(f"  {name} = alloca [{count} x {self.element}], align {self.blocking.target.vector_bytes}")
         return name
-
-    def assign(self, variable: str, value: Value) -> None:
-        """Set a variable."""
-        self.emit(f"store i64 {value}, ptr {variable}, align 8")
-
-    def read(self, variable: str) -> str:
-        """The present value of a variable."""
-        return self.let(f"load i64, ptr {variable}, align 8")
 
     # -- work sharing
 

@@ -21,7 +21,7 @@ from calque.backend.cpu.loops.emit_ops import Val, bitcast, cast, constant, inst
 from calque.backend.cpu.loops.emit_panel import LoopForm, VectorGroup
 from calque.backend.cpu.loops.emit_plan import AHEAD_ELEMENTS, LOOKUPS_AHEAD, STORES, VectorPlan, levels, make_plan, scalar_stage
 from calque.backend.cpu.loops.emit_reduce import BLOCK, Accumulator, Reduction
-from calque.backend.cpu.text.emit_text import FLOAT_KINDS, Code, Lanes, TextModule, is_literal
+from calque.backend.cpu.text.emit_text import FLOAT_KINDS, Code, Lanes, TextModule, Value, is_literal
 from calque.base.errors import CompileError
 from calque.kernel.loops import Instr, LoopKernel, Stage
 
@@ -46,7 +46,7 @@ class KernelEmitter:
         self.frame = memory.LoadedWords(kernel, self.code, self.vector, self.plan.axis)
         self.shared: dict[int, Val] = {}
         self.ahead = str(emit_panel.AHEAD if self.panels else 1)  # rows between one and that which it asks for
-        self.waiting: dict[tuple[int, int], tuple[str, Val]] = {}  # stores that the next turn completes, by access and number of the group
+        self.waiting: dict[tuple[int, int], tuple[Value, Val]] = {}  # stores that the next turn completes, by access and number of the group
 
     def text(self) -> str:
         """The module."""
@@ -64,7 +64,7 @@ class KernelEmitter:
         code, plan, extents = self.code, self.plan, self.frame.extents
         outer = [d for d in range(self.kernel.rank_p) if not (plan.along == "p" and d == plan.axis)]
         digits = [(d, extents[d]) for d in outer]
-        block = str(plan.block)
+        block: Value = plan.block
         if plan.along == "p":
             inner = extents[plan.axis]
             if self.panels:
@@ -74,7 +74,7 @@ class KernelEmitter:
                 block = code.let(f"select i1 {enough}, i64 {block}, i64 {plan.width}")
             count = code.let(f"sdiv i64 {code.add(inner, code.sub(block, '1'))}, {block}")
             digits.insert(0 if plan.block_outermost else len(digits), (-1, count))
-        total = "1"
+        total: Value = 1
         for _, count in digits:
             total = code.mul(total, count)
         low = code.let(f"sdiv i64 {code.mul(total, '%thread')}, %threads")
@@ -90,21 +90,23 @@ class KernelEmitter:
 
     def _channels_ahead(self) -> str:
         """How far ahead a kernel over channels asks: one, or none if a channel is long."""
-        code, size = self.code, "1"
+        code = self.code
+        size: Value = 1
         for extent in self.frame.extents[self.kernel.rank_p :]:
             size = code.mul(size, extent)
         return code.let(f"zext i1 {code.let(f'icmp sle i64 {size}, {AHEAD_ELEMENTS}')} to i64")
 
-    def _panel_columns(self, inner: str, outer: list[int]) -> str:
+    def _panel_columns(self, inner: str, outer: list[int]) -> Value:
         """Columns of a panel: so many that every thread gets one, within bounds."""
-        code, total = self.code, inner
+        code = self.code
+        total: Value = inner
         for d in outer:
             total = code.mul(total, self.frame.extents[d])
         share = code.let(f"sdiv i64 {code.add(total, code.sub('%threads', '1'))}, %threads")
-        whole = code.let(f"and i64 {code.add(share, str(emit_panel.LEAST - 1))}, {-emit_panel.LEAST}")
-        return code.min(code.max(whole, str(emit_panel.LEAST)), str(emit_panel.columns(self.kernel)))
+        whole = code.let(f"and i64 {code.add(share, emit_panel.LEAST - 1)}, {-emit_panel.LEAST}")
+        return code.min(code.max(whole, emit_panel.LEAST), emit_panel.columns(self.kernel))
 
-    def _unit(self, index: dict[int, str], block: str) -> None:
+    def _unit(self, index: dict[int, Value], block: Value) -> None:
         code, plan = self.code, self.plan
         self.shared = {}
         position = index.pop(-1, "")
@@ -125,22 +127,22 @@ class KernelEmitter:
         following = self._next_rows(group)
         spread = self._spread(*self.kernel.stages)
 
-        def body(variant: LoopForm, n: str) -> None:
+        def body(variant: LoopForm, n: Value) -> None:
             groups = self.split(variant, group, n, self.kernel.stages)
             for g in groups if variant.s.width > 1 else ():
                 g.values.update(spread)
             self._panel(variant, groups)
             for access, row in following.items() if not variant.mask else ():
                 for u in range(variant.count):
-                    self.frame.prefetch(variant.s, access, code.add(row, code.add(n, str(u * variant.s.width))))
+                    self.frame.prefetch(variant.s, access, code.add(row, code.add(n, u * variant.s.width)))
 
         self.variants(start, stop, body, plan.unroll)
 
-    def _next_rows(self, group: VectorGroup) -> dict[int, str]:
+    def _next_rows(self, group: VectorGroup) -> dict[int, Value]:
         """Where the rows begin that a later point of the dim before the vectorised one looks up; the last one at the end of that dim."""
         code, frame, dim, found = self.code, self.frame, self.plan.axis - 1, {}
         for access, index in self.plan.lookups:
-            step = code.min(code.sub(code.sub(frame.extents[dim], "1"), group.index[dim]), str(LOOKUPS_AHEAD))
+            step = code.min(code.sub(code.sub(frame.extents[dim], 1), group.index[dim]), LOOKUPS_AHEAD)
             source = self.kernel_dtype(index).imm
             here = code.add(group.offset[source], code.mul(step, frame.strides[source][dim]))
             chosen = frame.load(self.one, self.one, source, here, None, "")
@@ -149,7 +151,7 @@ class KernelEmitter:
         return found
 
     def variants(
-        self, start: str, stop: str, body: Callable[[LoopForm, str], None], unroll: int, width: int = 0, after: Callable[[], None] | None = None
+        self, start: Value, stop: Value, body: Callable[[LoopForm, Value], None], unroll: int, width: int = 0, after: Callable[[], None] | None = None
     ) -> None:
         """The vectorised loop from start to stop in all its forms. Masked accesses cost several times as much as plain ones (Zen 5: half
         the speed of batch normalisation), so a mask is for the last vector only. `after` is for blocks of turns; what
@@ -179,11 +181,11 @@ class KernelEmitter:
             body(LoopForm(self.one, "", 1), n)
 
     @contextmanager
-    def blocks(self, start: str, stop: str, step: int, after: Callable[[], None], least: int = 1) -> Iterator[str]:
+    def blocks(self, start: Value, stop: Value, step: int, after: Callable[[], None], least: int = 1) -> Iterator[str]:
         """`Code.loop` with something to do after every `BLOCK` turns, and behind the last ones if they are `least` or more."""
         code = self.code
         with code.loop(start, stop, step * BLOCK) as first:
-            end = code.min(code.add(first, str(step * BLOCK)), stop)
+            end = code.min(code.add(first, step * BLOCK), stop)
             with code.loop(first, end, step) as n:
                 yield n
             if least > 1:
@@ -192,12 +194,12 @@ class KernelEmitter:
             else:
                 after()
 
-    def split(self, variant: LoopForm, group: VectorGroup, n: str, stages: tuple[Stage, ...]) -> list[VectorGroup]:
+    def split(self, variant: LoopForm, group: VectorGroup, n: Value, stages: tuple[Stage, ...]) -> list[VectorGroup]:
         """One group per vector of a turn of the vectorised loop at position n."""
         axis, used = self.plan.axis, self._accesses(stages)
         groups = []
         for u in range(variant.count):
-            here = self.code.add(n, str(u * variant.s.width))
+            here = self.code.add(n, u * variant.s.width)
             moved = self.frame.moved(group.offset, axis, here, used)
             groups.append(VectorGroup({**group.index, axis: here}, moved))
         return groups
@@ -267,7 +269,7 @@ class KernelEmitter:
                 self._nest(stage, variant, inner, accumulators, depth + 1)
         self.shared = kept
 
-    def inside(self, stage: Stage, groups: list[VectorGroup], dim: int, r: str) -> list[VectorGroup]:
+    def inside(self, stage: Stage, groups: list[VectorGroup], dim: int, r: Value) -> list[VectorGroup]:
         """The groups at index r of one R dim."""
         used = self._accesses((stage,))
         return [VectorGroup({**g.index, dim: r}, self.frame.moved(g.offset, dim, r, used), dict(g.values)) for g in groups]
@@ -295,7 +297,7 @@ class KernelEmitter:
 
             spread = self._spread(stage)
 
-            def body(variant: LoopForm, n: str) -> None:
+            def body(variant: LoopForm, n: Value) -> None:
                 outer = self.shared
                 self.shared = dict(outer)
                 groups = self.split(variant, inner[0], n, (stage,))
@@ -335,7 +337,7 @@ class KernelEmitter:
                 found[a] = Val(s.intrinsic("arithmetic.fence", value.kind, s.splat(value.kind, value.text)), value.dtype, s.width)
         return found
 
-    def _first_line(self, stage: Stage, row: VectorGroup, body: Callable[[LoopForm, str], None]) -> str:
+    def _first_line(self, stage: Stage, row: VectorGroup, body: Callable[[LoopForm, Value], None]) -> Value:
         """Where the loop over a row begins: with the first whole line of what it stores, after writing what lies before that, if rows may begin
         anywhere in a line: those that are streamed, and those of images. A store across two lines costs as much as four within one."""
         kernel, code = self.kernel, self.code
@@ -349,14 +351,14 @@ class KernelEmitter:
             body(LoopForm(self.vector, self.frame.tail_mask(self.vector, "0", before), 1), "0")
         return before
 
-    def ask_ahead(self, variant: LoopForm, group: VectorGroup, n: str, dim: int, rows: str = "") -> None:
+    def ask_ahead(self, variant: LoopForm, group: VectorGroup, n: Value, dim: int, rows: Value = "") -> None:
         """Fetch the next row (or that so many `rows` further) in `dim`, while the last loop over this one runs, where so much is computed between two
         rows, or rows are in so many pieces, that the first loop over a row would wait for memory. Of pieces every other line will do: the processor
         adds its neighbour."""
         for a in () if variant.mask else self.plan.ahead:
             start = self.code.add(group.offset[a], self.code.mul(rows or self.ahead, self.frame.strides[a][dim]))
             for u in range(0, variant.count, 2 if self.kernel.rank_r > 1 else 1):
-                self.frame.prefetch(variant.s, a, self.code.add(start, self.code.add(n, str(u * variant.s.width))))
+                self.frame.prefetch(variant.s, a, self.code.add(start, self.code.add(n, u * variant.s.width)))
 
     def _forms(self, alone: bool, unroll: int) -> list[tuple[int, int]]:
         """(width, number of accumulators) of the variants along R."""

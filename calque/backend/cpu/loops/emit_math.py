@@ -214,7 +214,7 @@ def _or_library(s: Lanes, kind: str, x: str, y: str, limit: float, function: str
     """y, but the C library's function (in float64) in every lane when some |x| is not below the limit."""
     code, type_ = s.code, s.type(kind)
     large = s.compare("uge", kind, s.intrinsic("fabs", kind, x), s.const(kind, limit))
-    result = code.variable(type_)
+    result = code.variable(type_=type_)
     code.assign(result, y, type_)
     with code.when(s.any(large)):
         exact = s.per_lane(function, "double", s.convert("fpext", kind, "double", x))
@@ -236,7 +236,7 @@ def fmod(s: Lanes, kind: str, a: str, b: str) -> str:
     rest = s.select(kind, s.compare("olt", kind, rest, s.const(kind, 0.0)), s.op("fadd", kind, rest, y), rest)
     many = s.compare("uge", kind, quotient, s.const(kind, 2.0 ** (MANTISSA[kind] - 1)))
     others = s.op("or", "i1", many, s.compare("uge", kind, y, s.const(kind, math.inf)))
-    result = code.variable(type_)
+    result = code.variable(type_=type_)
     code.assign(result, _copysign(s, kind, rest, a), type_)
     with code.when(s.any(others)):
         exact = s.per_lane(function, kind, a, b)

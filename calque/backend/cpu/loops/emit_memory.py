@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from calque.backend.cpu.loops.emit_ops import Val, cast, from_memory, memory_kind, to_memory, widen
-from calque.backend.cpu.text.emit_text import Code, Lanes
+from calque.backend.cpu.text.emit_text import Code, Lanes, Value
 from calque.base.dtypes import DType, float64, int64
 from calque.kernel.loops import Instr, LoopKernel
 
 
-def tail_mask(s: Lanes, n: str, stop: str) -> str:
+def tail_mask(s: Lanes, n: Value, stop: Value) -> str:
     """Lanes whose position n + lane lies before stop.
 
     The comparison fills whole registers: from a narrower one LLVM 22 may spill a mask with undefined upper bits and then
     store through it.
     """
     kind = f"i{max(8, 128 // s.width)}"
-    left = s.code.min(s.code.sub(stop, n), str(s.width))
+    left = s.code.min(s.code.sub(stop, n), s.width)
     narrow = left if kind == "i64" else s.code.let(f"trunc i64 {left} to {kind}")
     return s.compare("ult", kind, s.iota(kind), s.splat(kind, narrow))
 
@@ -31,10 +33,10 @@ def are_twins(kernel: LoopKernel, access: int, axis: int) -> bool:
     return kernel.fixed[-1:] == (2,) and strides[axis] == "2" and strides[-1] == "1"
 
 
-def position(s: Lanes, dtype: DType, index: str, varying: bool) -> Val:
+def position(s: Lanes, dtype: DType, index: Value, varying: bool) -> Val:
     """A loop index as a value of `dtype`, different in each lane along the vector axis."""
     if not varying or s.width == 1:
-        return Val(cast(s, Val(index, int64), dtype), dtype, s.width)
+        return Val(cast(s, Val(str(index), int64), dtype), dtype, s.width)
     lanes = s.op("add", "i64", s.splat("i64", index), s.iota("i64"))
     return Val(cast(s, Val(lanes, int64, s.width), dtype), dtype, s.width)
 
@@ -42,17 +44,17 @@ def position(s: Lanes, dtype: DType, index: str, varying: bool) -> Val:
 class Odometer:
     """Mixed-radix counter over the units of work. `digits`: (dim, count), slowest first."""
 
-    def __init__(self, code: Code, digits: list[tuple[int, str]], start: str) -> None:
+    def __init__(self, code: Code, digits: Sequence[tuple[int, Value]], start: Value) -> None:
         self.code = code
         self.digits = digits
         self.variables: list[str] = []
         rest = start
         if len(digits) > 1:
             for _, count in reversed(digits):
-                self.variables.insert(0, code.variable("i64", code.let(f"urem i64 {rest}, {count}")))
+                self.variables.insert(0, code.variable(code.let(f"urem i64 {rest}, {count}")))
                 rest = code.let(f"udiv i64 {rest}, {count}")
 
-    def read(self, unit: str) -> dict[int, str]:
+    def read(self, unit: Value) -> dict[int, Value]:
         """Present digits by dim; `unit` is the running number."""
         if len(self.digits) <= 1:
             return {dim: unit for dim, _ in self.digits}
@@ -82,12 +84,12 @@ class LoadedWords:
         self.offsets: list[str] = []
         self.strides: list[list[str]] = []
         self.index_strides: list[str] = []
-        self.limits: list[str] = []
+        self.limits: list[Value] = []
         for access in kernel.accesses:
             self.offsets.append(self._word("i64"))
             self.strides.append([self._word("i64") if c == "s" else c for c in access.strides])
             self.index_strides.append(self._word("i64") if access.indirect else "0")
-            self.limits.append(code.sub(self._word("i64"), "1") if access.indirect else "0")
+            self.limits.append(code.sub(self._word("i64"), 1) if access.indirect else "0")
         self.scalars = [self._word("double" if d.is_floating_point else "i64") for d in kernel.scalars]
         self.pairs = axis >= 0 and vector.target.masked and any(s[axis] == "2" for s in self.strides)
         self.wide_masks: dict[str, str] = {}
@@ -104,12 +106,12 @@ class LoadedWords:
         self._next += 1
         return self.code.let(f"load {type_}, ptr {pointer}, align 8")
 
-    def tail_mask(self, s: Lanes, n: str, stop: str) -> str:
+    def tail_mask(self, s: Lanes, n: Value, stop: Value) -> str:
         """`tail_mask`, noting the masks of the same lanes in vectors of twice the width (all elements, or every other one in use)."""
         mask = tail_mask(s, n, stop)
         if self.pairs:
             wide = Lanes(s.code, s.module, 2 * s.width, s.target)
-            self.twin_masks[mask] = tail_mask(wide, "0", s.code.mul(s.code.sub(stop, n), "2"))
+            self.twin_masks[mask] = tail_mask(wide, "0", s.code.mul(s.code.sub(stop, n), 2))
             self.wide_masks[mask] = wide.op("and", "i1", self.twin_masks[mask], even(wide))
         return mask
 
@@ -123,15 +125,15 @@ class LoadedWords:
         word = Val(self.scalars[instr.imm], float64 if declared.is_floating_point else int64)
         return Val(cast(s, word, instr.dtype), instr.dtype)
 
-    def start(self) -> dict[int, str]:
+    def start(self) -> dict[int, Value]:
         """Element offset of every access at the origin."""
         return dict(enumerate(self.offsets))
 
-    def moved(self, offset: dict[int, str], dim: int, index: str, used: list[int]) -> dict[int, str]:
+    def moved(self, offset: dict[int, Value], dim: int, index: Value, used: list[int]) -> dict[int, Value]:
         """Offsets after going to `index` along a dim, for the accesses in use."""
         return {a: self.code.add(offset[a], self.code.mul(index, self.strides[a][dim])) for a in used}
 
-    def _pointer(self, access: int, offset: str) -> str:
+    def _pointer(self, access: int, offset: Value) -> str:
         kind = memory_kind(self.dtype(access))
         return self.code.let(f"getelementptr {kind}, ptr {self.bases[self.kernel.accesses[access].operand]}, i64 {offset}")
 
@@ -143,7 +145,7 @@ class LoadedWords:
         wide = s.select("i64", s.compare("slt", "i64", wide, s.const("i64", 0)), s.const("i64", 0), wide)
         return Val(s.op("mul", "i64", wide, s.splat("i64", self.index_strides[access])), int64, s.width)
 
-    def _place(self, s: Lanes, access: int, offset: str, index: Val | None) -> tuple[str, str]:
+    def _place(self, s: Lanes, access: int, offset: Value, index: Val | None) -> tuple[str, str]:
         """("one" | "dense" | "pairs" | "spread", pointer or vector of pointers) of an access at the width of `s`; "pairs": every
         other element from the pointer on."""
         stride = self.strides[access][self.axis] if self.axis >= 0 and s.width > 1 else "0"
@@ -167,7 +169,7 @@ class LoadedWords:
     def _pointers(self, s: Lanes, access: int, base: str, lanes: str) -> str:
         return self.code.let(f"getelementptr {memory_kind(self.dtype(access))}, ptr {base}, {s.type('i64')} {lanes}")
 
-    def load(self, s: Lanes, one: Lanes, access: int, offset: str, index: Val | None, mask: str) -> Val:
+    def load(self, s: Lanes, one: Lanes, access: int, offset: Value, index: Val | None, mask: str) -> Val:
         """The element (width 1 when all lanes read the same one) at an access."""
         dtype = self.dtype(access)
         if index is not None and s.width > 1 and index.width == 1 and self.strides[access][self.axis] == "0":
@@ -215,7 +217,7 @@ class LoadedWords:
         picks = ", ".join(f"i32 {2 * i + (2 * i >= s.width)}" for i in range(s.width))
         return code.let(f"shufflevector {vector} {low}, {vector} {high}, <{s.width} x i32> <{picks}>")
 
-    def store(self, s: Lanes, access: int, offset: str, index: Val | None, value: Val, mask: str) -> None:
+    def store(self, s: Lanes, access: int, offset: Value, index: Val | None, value: Val, mask: str) -> None:
         """Write an element per lane (or one, when the address is the same in all lanes)."""
         dtype = self.dtype(access)
         kind, size = memory_kind(dtype), dtype.itemsize
@@ -244,12 +246,12 @@ class LoadedWords:
         name = s.module.declare(f"llvm.masked.scatter.{suffix}.v{s.width}p0", "void", [vector, pointers, "i32", bits])
         self.code.emit(f"call void {name}({vector} {data}, {pointers} {pointer}, i32 {size}, {bits} {mask})")
 
-    def prefetch(self, s: Lanes, access: int, offset: str) -> None:
+    def prefetch(self, s: Lanes, access: int, offset: Value) -> None:
         """Ask for the line of an element, which may lie outside the operand."""
         function = s.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
         self.code.emit(f"call void {function}(ptr {self._pointer(access, offset)}, i32 0, i32 2, i32 1)")
 
-    def before_line(self, access: int, offset: str, lanes: int) -> str:
+    def before_line(self, access: int, offset: Value, lanes: int) -> str:
         """Elements from an address on that lie before the next multiple of a vector of so many lanes."""
         address = self.code.let(f"ptrtoint ptr {self._pointer(access, offset)} to i64")
         size = self.dtype(access).itemsize
@@ -260,7 +262,7 @@ class LoadedWords:
         """See `are_twins`."""
         return self.pairs and are_twins(self.kernel, access, self.axis)
 
-    def store_twins(self, s: Lanes, access: int, offset: str, even_: Val, odd: Val, mask: str) -> None:
+    def store_twins(self, s: Lanes, access: int, offset: Value, even_: Val, odd: Val, mask: str) -> None:
         """Write the elements of two turns, of which those of the first lie at the offset, one after another."""
         dtype, code = self.dtype(access), self.code
         kind, size = memory_kind(dtype), dtype.itemsize

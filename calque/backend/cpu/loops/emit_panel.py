@@ -16,7 +16,7 @@ from calque.backend.cpu.loops.emit_memory import LoadedWords
 from calque.backend.cpu.loops.emit_ops import Val
 from calque.backend.cpu.loops.emit_plan import STORES, VectorPlan, instruction_cost, levels, scalar_stage
 from calque.backend.cpu.loops.emit_reduce import BLOCK, Accumulator, Reduction
-from calque.backend.cpu.text.emit_text import Code, Lanes, register_kind
+from calque.backend.cpu.text.emit_text import Code, Lanes, Value, register_kind
 from calque.kernel.loops import Instr, LoopKernel, Stage
 
 WIDE, NARROW = 2048, 256  # columns of a panel: of a kernel with one loop over the rows; with several, so that its rows stay in the cache
@@ -61,8 +61,8 @@ def _waiting(kernel: LoopKernel, plan: VectorPlan) -> list[int]:
 class VectorGroup:
     """One vector of positions: its loop indices, the element offset of every access there, and the values computed so far."""
 
-    index: dict[int, str]
-    offset: dict[int, str]
+    index: dict[int, Value]
+    offset: dict[int, Value]
     values: dict[int, Val] = field(default_factory=dict)
 
 
@@ -87,18 +87,18 @@ class PanelEmitter(Protocol):
     shared: dict[int, Val]
     scalar_variant: LoopForm
 
-    def inside(self, stage: Stage, groups: list[VectorGroup], dim: int, r: str) -> list[VectorGroup]:
+    def inside(self, stage: Stage, groups: list[VectorGroup], dim: int, r: Value) -> list[VectorGroup]:
         """The groups at index r of one R dim."""
 
-    def split(self, variant: LoopForm, group: VectorGroup, n: str, stages: tuple[Stage, ...]) -> list[VectorGroup]:
+    def split(self, variant: LoopForm, group: VectorGroup, n: Value, stages: tuple[Stage, ...]) -> list[VectorGroup]:
         """One group per vector of a turn of the vectorised loop at position n."""
 
     def variants(
-        self, start: str, stop: str, body: Callable[[LoopForm, str], None], unroll: int, width: int = 0, after: Callable[[], None] | None = None
+        self, start: Value, stop: Value, body: Callable[[LoopForm, Value], None], unroll: int, width: int = 0, after: Callable[[], None] | None = None
     ) -> None:
         """The vectorised loop from start to stop in all its forms."""
 
-    def blocks(self, start: str, stop: str, step: int, after: Callable[[], None]) -> AbstractContextManager[str]:
+    def blocks(self, start: Value, stop: Value, step: int, after: Callable[[], None]) -> AbstractContextManager[str]:
         """A counted loop with something to do after every block of turns."""
 
     def level(self, stage: Stage, level: int, variant: LoopForm, groups: list[VectorGroup], varying: bool | None = None) -> None:
@@ -107,7 +107,7 @@ class PanelEmitter(Protocol):
     def accumulate(self, stage: Stage, variant: LoopForm, groups: list[VectorGroup], accumulators: list[dict[int, Accumulator]]) -> None:
         """Take the values of a turn into its sums."""
 
-    def ask_ahead(self, variant: LoopForm, group: VectorGroup, n: str, dim: int, rows: str = "") -> None:
+    def ask_ahead(self, variant: LoopForm, group: VectorGroup, n: Value, dim: int, rows: Value = "") -> None:
         """Fetch a later row in `dim`, if the plan says so."""
 
     def kernel_dtype(self, value: int) -> Instr:
@@ -117,7 +117,7 @@ class PanelEmitter(Protocol):
 class Panel:
     """Writes one unit of work of a kernel that `suits`."""
 
-    def __init__(self, emitter: PanelEmitter, start: str, stop: str) -> None:
+    def __init__(self, emitter: PanelEmitter, start: Value, stop: Value) -> None:
         self.e, self.start, self.stop = emitter, start, stop
         kernel, plan = emitter.kernel, emitter.plan
         self.waiting = _waiting(kernel, plan)
@@ -142,7 +142,7 @@ class Panel:
         kept, last = e.shared, [s for s in e.kernel.stages if s.kind != "point"][-1]
 
         def flush() -> None:
-            def body(variant: LoopForm, n: str) -> None:
+            def body(variant: LoopForm, n: Value) -> None:
                 for u in range(variant.count):
                     for a in self._accumulators(stage, variant.s, self._at(n, u, variant)).values():
                         a.flush()
@@ -157,7 +157,7 @@ class Panel:
             inner = e.inside(stage, [group], dim, r)[0]
             e.level(stage, 2, e.scalar_variant, [inner], varying=False)
 
-            def body(variant: LoopForm, n: str) -> None:
+            def body(variant: LoopForm, n: Value) -> None:
                 outer = e.shared
                 e.shared = dict(outer)
                 groups = e.split(variant, inner, n, (stage,))
@@ -187,11 +187,11 @@ class Panel:
             rows: list[tuple[VectorGroup, dict[int, Val]]] = []
             for k in range(BLOCK):
                 e.shared = dict(kept)
-                inner = e.inside(stage, [group], dim, code.add(first, str(k)))[0]
+                inner = e.inside(stage, [group], dim, code.add(first, k))[0]
                 e.level(stage, 2, e.scalar_variant, [inner], varying=False)
                 rows.append((inner, e.shared))
 
-            def body(variant: LoopForm, n: str) -> None:
+            def body(variant: LoopForm, n: Value) -> None:
                 sums = [self._accumulators(stage, variant.s, self._at(n, u, variant), code.variable) for u in range(variant.count)]
                 for inner, shared in rows:
                     e.shared = dict(shared)
@@ -218,7 +218,7 @@ class Panel:
             if not work and not sums:
                 return
 
-        def body(variant: LoopForm, n: str) -> None:
+        def body(variant: LoopForm, n: Value) -> None:
             outer = e.shared
             e.shared = dict(outer)
             groups = e.split(variant, group, n, (stage,))
@@ -244,12 +244,12 @@ class Panel:
 
     # scratch memory: one slot of eight bytes per column for every value
 
-    def _at(self, n: str, u: int, variant: LoopForm) -> str:
+    def _at(self, n: Value, u: int, variant: LoopForm) -> Value:
         """Number of a vector's first column within the panel."""
         code = self.e.code
-        return code.add(code.sub(n, self.start), str(u * variant.s.width))
+        return code.add(code.sub(n, self.start), u * variant.s.width)
 
-    def _place(self, what: str, value: int, kind: str, at: str) -> str:
+    def _place(self, what: str, value: int, kind: str, at: Value) -> str:
         code = self.e.code
         base = code.let(f"getelementptr i8, ptr %scratch, i64 {self.slots[what, value] * columns(self.e.kernel) * 8}")
         return code.let(f"getelementptr {kind}, ptr {base}, i64 {at}")
@@ -258,7 +258,7 @@ class Panel:
         instr = stage.instrs[value - stage.first]
         return Reduction(instr.imm, self.e.kernel_dtype(instr.args[0]).dtype, instr.dtype)
 
-    def _accumulators(self, stage: Stage, s: Lanes, at: str, variable: Callable[[str], str] | None = None) -> dict[int, Accumulator]:
+    def _accumulators(self, stage: Stage, s: Lanes, at: Value, variable: Callable[[str], str] | None = None) -> dict[int, Accumulator]:
         """The sums of a vector of columns; `variable`: those of a block of rows are held in such ones, which begin with 0."""
         found = {}
         for value, instr in enumerate(stage.instrs, stage.first):
@@ -273,10 +273,10 @@ class Panel:
                 found[value] = Accumulator(reduction, s, (self._place("sum", value, reduction.kind, at), second, part), blocked=True)
         return found
 
-    def _keep(self, s: Lanes, value: int, found: Val, at: str) -> None:
+    def _keep(self, s: Lanes, value: int, found: Val, at: Value) -> None:
         self.e.code.emit(f"store {s.type(found.kind)} {found.text}, ptr {self._place('value', value, found.kind, at)}, align 8")
 
-    def _fetch(self, stage: Stage, level: int, variant: LoopForm, groups: list[VectorGroup], n: str) -> None:
+    def _fetch(self, stage: Stage, level: int, variant: LoopForm, groups: list[VectorGroup], n: Value) -> None:
         """Load what the instructions of a level want and other loops left."""
         e = self.e
         wanted = [a for v, i in enumerate(stage.instrs, stage.first) if e.levels[v] == level for a in i.args if a in self.waiting]

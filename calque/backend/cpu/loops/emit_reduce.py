@@ -162,9 +162,9 @@ class Accumulator:
         if places is not None:
             self.value, self.index, self.part = places
             return
-        self.value = code.variable(self.type)
-        self.index = code.variable(self.index_type) if self.index_type else ""
-        self.part = code.variable(self.part_type) if self.part_type else ""
+        self.value = code.variable(type_=self.type)
+        self.index = code.variable(type_=self.index_type) if self.index_type else ""
+        self.part = code.variable(type_=self.part_type) if self.part_type else ""
         self.reset()
 
     def reset(self) -> None:

@@ -38,9 +38,13 @@ def literal(kind: str, value: bool | int | float) -> str:
     return str(number - (1 << bits) if number >> (bits - 1) else number)
 
 
-def is_literal(value: str) -> bool:
-    """Whether the text is a scalar constant."""
-    return not value.startswith("%")
+Value = str | int
+"""An SSA name, a constant in LLVM's spelling, or a Python int (an i64)."""
+
+
+def is_literal(value: Value) -> bool:
+    """Whether a value is a scalar constant."""
+    return isinstance(value, int) or not value.startswith("%")
 
 
 class TextModule:
@@ -69,11 +73,10 @@ class TextModule:
 class FunctionText:
     """The text of one function, instruction by instruction: what all functions have in common, whoever writes them."""
 
-    def __init__(self, first: str) -> None:
-        """`first`: the block behind the variables."""
+    def __init__(self) -> None:
         self.lines: list[str] = []
         self.allocas: list[str] = []
-        self.first = self.block = first
+        self.block = "setup"  # the first behind the variables
         self._count = 0
 
     def fresh(self, hint: str = "v") -> str:
@@ -100,6 +103,52 @@ class FunctionText:
         """New ones."""
         return [self.fresh(hint)[1:] for hint in hints]
 
+    # 64-bit integer arithmetic, which computes with constants here
+
+    def add(self, a: Value, b: Value) -> Value:
+        """a + b."""
+        if is_literal(a) and is_literal(b):
+            return int(a) + int(b)
+        if a in (0, "0"):
+            return b
+        return a if b in (0, "0") else self.let(f"add nsw i64 {a}, {b}")
+
+    def sub(self, a: Value, b: Value) -> Value:
+        """a - b."""
+        if is_literal(a) and is_literal(b):
+            return int(a) - int(b)
+        return a if b in (0, "0") else self.let(f"sub nsw i64 {a}, {b}")
+
+    def mul(self, a: Value, b: Value) -> Value:
+        """a * b."""
+        if is_literal(a) and is_literal(b):
+            return int(a) * int(b)
+        if a in (0, "0") or b in (0, "0"):
+            return 0
+        if a in (1, "1"):
+            return b
+        return a if b in (1, "1") else self.let(f"mul nsw i64 {a}, {b}")
+
+    # variables: promoted to registers by the optimiser
+
+    def variable(self, start: Value | None = None, type_: str = "i64") -> str:
+        """A mutable value on the stack frame."""
+        name = self.fresh("var")
+        self.allocas.append(f"  {name} = alloca {type_}")
+        if start is not None:
+            self.assign(name, start, type_)
+        return name
+
+    def read(self, variable: str, type_: str = "i64") -> str:
+        """The present value of a variable, or of a place in memory of any alignment."""
+        return self.let(f"load {type_}, ptr {variable}, align 1")
+
+    def assign(self, variable: str, value: Value, type_: str = "i64") -> None:
+        """Set a variable."""
+        self.emit(f"store {type_} {value}, ptr {variable}, align 1")
+
+    # control
+
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
         """`if condition:`."""
@@ -112,80 +161,33 @@ class FunctionText:
 
     def function(self, head: str, held: Sequence[str] = ()) -> str:
         """The finished void function; `held`: what is computed before everything else."""
-        body = "\n".join(["entry:", *self.allocas, *held, f"  br label %{self.first}", f"{self.first}:", *self.lines, "  ret void"])
+        body = "\n".join(["entry:", *self.allocas, *held, "  br label %setup", "setup:", *self.lines, "  ret void"])
         return f"define {head} {{\n{body}\n}}\n"
 
 
 class Code(FunctionText):
-    """A kernel: loops that are tested at their end, and variables of any type. Values are text."""
+    """A kernel: loops that are tested at their end, and constants that stay in registers."""
 
     def __init__(self) -> None:
-        super().__init__("start")
+        super().__init__()
         self.held: dict[str, str] = {}  # expressions evaluated once at entry and their names
-
-    def labels(self, *hints: str) -> list[str]:
-        """New ones of one number."""
-        self._count += 1
-        return [f"{h}{self._count}" for h in hints]
 
     def kernel(self, signature: str, attributes: str) -> str:
         """The finished function."""
         return self.function(f"{signature} {attributes}", [f"  {name} = {expression}" for expression, name in self.held.items()])
 
-    # 64-bit integer arithmetic that folds 0 and 1
-
-    def add(self, a: str, b: str) -> str:
-        """a + b."""
-        if is_literal(a) and is_literal(b):
-            return str(int(a) + int(b))
-        if a == "0":
-            return b
-        return a if b == "0" else self.let(f"add nsw i64 {a}, {b}")
-
-    def sub(self, a: str, b: str) -> str:
-        """a - b."""
-        return a if b == "0" else self.let(f"sub nsw i64 {a}, {b}")
-
-    def mul(self, a: str, b: str) -> str:
-        """a * b."""
-        if a == "0" or b == "0":
-            return "0"
-        if a == "1":
-            return b
-        return a if b == "1" else self.let(f"mul nsw i64 {a}, {b}")
-
-    def min(self, a: str, b: str) -> str:
+    def min(self, a: Value, b: Value) -> str:
         """The smaller of two signed integers."""
         less = self.let(f"icmp slt i64 {a}, {b}")
         return self.let(f"select i1 {less}, i64 {a}, i64 {b}")
 
-    def max(self, a: str, b: str) -> str:
+    def max(self, a: Value, b: Value) -> str:
         """The larger of two signed integers."""
         more = self.let(f"icmp sgt i64 {a}, {b}")
         return self.let(f"select i1 {more}, i64 {a}, i64 {b}")
 
-    # variables: promoted to registers by the optimiser
-
-    def variable(self, type_: str, start: str | None = None) -> str:
-        """A mutable value on the stack frame."""
-        name = self.fresh()
-        self.allocas.append(f"  {name} = alloca {type_}")
-        if start is not None:
-            self.emit(f"store {type_} {start}, ptr {name}")
-        return name
-
-    def read(self, variable: str, type_: str = "i64") -> str:
-        """Present value of a variable."""
-        return self.let(f"load {type_}, ptr {variable}, align 1")
-
-    def assign(self, variable: str, value: str, type_: str = "i64") -> None:
-        """Set a variable."""
-        self.emit(f"store {type_} {value}, ptr {variable}, align 1")
-
-    # control
-
     @contextmanager
-    def loop(self, start: str, stop: str, step: int = 1) -> Iterator[str]:
+    def loop(self, start: Value, stop: Value, step: int = 1) -> Iterator[str]:
         """`for i in range(start, stop, step)`: the test stands at the end, behind one before the first turn, so that LLVM may move what does not
         vary in front of the loop."""
         body, done = self.labels("body", "done")
@@ -277,12 +279,10 @@ class Lanes:
         """A literal in every lane."""
         return text if self.width == 1 else f"splat ({kind} {text})"
 
-    def splat(self, kind: str, scalar: str) -> str:
+    def splat(self, kind: str, scalar: Value) -> str:
         """A scalar value in every lane."""
-        if self.width == 1:
-            return scalar
-        if is_literal(scalar):
-            return self.splat_literal(kind, scalar)
+        if self.width == 1 or is_literal(scalar):
+            return self.splat_literal(kind, str(scalar))
         vector = self.type(kind)
         one = self.code.let(f"insertelement {vector} poison, {kind} {scalar}, i32 0")
         return self.code.let(f"shufflevector {vector} {one}, {vector} poison, <{self.width} x i32> zeroinitializer")
