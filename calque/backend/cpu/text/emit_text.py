@@ -73,6 +73,8 @@ class TextModule:
 class FunctionText:
     """The text of one function, instruction by instruction: what all functions have in common, whoever writes them."""
 
+    alignment = 8  # of variables
+
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.allocas: list[str] = []
@@ -123,8 +125,6 @@ class FunctionText:
         """a * b."""
         if is_literal(a) and is_literal(b):
             return int(a) * int(b)
-        if a in (0, "0") or b in (0, "0"):
-            return 0
         if a in (1, "1"):
             return b
         return a if b in (1, "1") else self.let(f"mul nsw i64 {a}, {b}")
@@ -134,18 +134,18 @@ class FunctionText:
     def variable(self, start: Value | None = None, type_: str = "i64") -> str:
         """A mutable value on the stack frame."""
         name = self.fresh("var")
-        self.allocas.append(f"  {name} = alloca {type_}")
+        self.allocas.append(f"  {name} = alloca {type_}, align {self.alignment}")
         if start is not None:
             self.assign(name, start, type_)
         return name
 
     def read(self, variable: str, type_: str = "i64") -> str:
-        """The present value of a variable, or of a place in memory of any alignment."""
-        return self.let(f"load {type_}, ptr {variable}, align 1")
+        """The present value of a variable."""
+        return self.let(f"load {type_}, ptr {variable}, align {self.alignment}")
 
     def assign(self, variable: str, value: Value, type_: str = "i64") -> None:
         """Set a variable."""
-        self.emit(f"store {type_} {value}, ptr {variable}, align 1")
+        self.emit(f"store {type_} {value}, ptr {variable}, align {self.alignment}")
 
     # control
 
@@ -166,11 +166,17 @@ class FunctionText:
 
 
 class Code(FunctionText):
-    """A kernel: loops that are tested at their end, and constants that stay in registers."""
+    """A kernel: loops that are tested at their end, and constants that stay in registers. What is read and assigned may lie anywhere in memory."""
+
+    alignment = 1
 
     def __init__(self) -> None:
         super().__init__()
         self.held: dict[str, str] = {}  # expressions evaluated once at entry and their names
+
+    def mul(self, a: Value, b: Value) -> Value:
+        """a * b, where strides of 0 are common."""
+        return 0 if a in (0, "0") or b in (0, "0") else super().mul(a, b)
 
     def kernel(self, signature: str, attributes: str) -> str:
         """The finished function."""
