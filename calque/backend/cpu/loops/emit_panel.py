@@ -192,7 +192,7 @@ class Panel:
                 rows.append((inner, e.shared))
 
             def body(variant: LoopForm, n: Value) -> None:
-                sums = [self._accumulators(stage, variant.s, self._at(n, u, variant), code.variable) for u in range(variant.count)]
+                sums = [self._accumulators(stage, variant.s, self._at(n, u, variant), True) for u in range(variant.count)]
                 for inner, shared in rows:
                     e.shared = dict(shared)
                     groups = e.split(variant, inner, n, (stage,))
@@ -258,8 +258,8 @@ class Panel:
         instr = stage.instrs[value - stage.first]
         return Reduction(instr.imm, self.e.kernel_dtype(instr.args[0]).dtype, instr.dtype)
 
-    def _accumulators(self, stage: Stage, s: Lanes, at: Value, variable: Callable[[str], str] | None = None) -> dict[int, Accumulator]:
-        """The sums of a vector of columns; `variable`: those of a block of rows are held in such ones, which begin with 0."""
+    def _accumulators(self, stage: Stage, s: Lanes, at: Value, variables: bool = False) -> dict[int, Accumulator]:
+        """The sums of a vector of columns; `variables`: those of a block of rows are held in such, which begin with 0."""
         found = {}
         for value, instr in enumerate(stage.instrs, stage.first):
             if instr.op == "reduce":
@@ -267,8 +267,8 @@ class Panel:
                 second = self._place("second", value, reduction.second_kind, at) if reduction.second_kind else ""
                 part = ""
                 if reduction.widens and s.width > 1:
-                    part = self._place("second", value, "float", at) if variable is None else variable(s.type("float"))
-                if part and variable is not None:
+                    part = self._place("second", value, "float", at) if not variables else self.e.code.variable(type_=s.type("float"))
+                if part and variables:
                     self.e.code.assign(part, s.const("float", 0.0), s.type("float"))
                 found[value] = Accumulator(reduction, s, (self._place("sum", value, reduction.kind, at), second, part), blocked=True)
         return found
