@@ -165,7 +165,7 @@ class Runtime:
         self._control, self._address = control, address
         started = self.native.start(address)
         words[320 // 8] = started
-        self._stalls, self._rest, self._next_rest = memoryview(words)[runtime_text.STALLS // 8 :], 0, ALONE  # type: ignore[arg-type]
+        self._stalls, self._rest, self._next_rest = memoryview(words)[runtime_text.STALLS // 8 :], 0, ALONE
         self.running = threads if started == threads else started
 
     def _stop(self) -> None:
