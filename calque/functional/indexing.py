@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.autograd.assign import assign, put_number
+from calque.autograd.assign import assign, put, put_number
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.asked import ASKED
@@ -311,30 +311,54 @@ class _Plan:
         return result if self.moved is self.flat and inverse == tuple(range(len(inverse))) else permute(result, inverse)
 
 
+def _at_hand(input: Tensor, items: tuple[Any, ...]) -> bool:
+    """Whether a tensor and the masks and indices of it are small values that are there, of forms that NumPy takes as they are."""
+    view = input._layout
+    if not local.state.trace.eager or view.device is not CPU or view.numel >= LARGE:
+        return False
+    for item in items:
+        if not is_tensor(item) or item._layout.device is not CPU:
+            return False
+    first = items[0]._layout
+    if not first.ndim or (first.dtype is not dt.bool_ and first.dtype is not dt.int64):
+        return False
+    for item in items[1:]:  # several indices have one shape, so what they pick has no other size
+        if item._layout.dtype is not dt.int64 or first.dtype is not dt.int64 or item._layout.shape != first.shape:
+            return False
+    return bool(first.dtype is dt.bool_ or first.numel * prod(view.shape[len(items) :]) < LARGE)
+
+
 def _read_now(input: Tensor, items: tuple[Any, ...]) -> Tensor | None:
     """What masks and indices pick, if all of it is there, small, and no gradient is asked for; else None. Reading a mask waits for it in any
     case, and a program for what is picked would be a new one for every number of elements."""
-    state, view = local.state, input._layout
+    state = local.state
+    if (state.grad and input._requires_grad) or not _at_hand(input, items):
+        return None
     trace = state.trace
-    if not trace.eager or (state.grad and input._requires_grad) or view.device is not CPU or view.numel >= LARGE:
-        return None
-    for item in items:
-        if not is_tensor(item) or item._layout.device is not CPU:
-            return None
-    first = items[0]._layout
-    if not first.ndim or (first.dtype is not dt.bool_ and first.dtype is not dt.int64):
-        return None
-    for item in items[1:]:  # several indices have one shape, so what they pick has no other size
-        if item._layout.dtype is not dt.int64 or first.dtype is not dt.int64 or item._layout.shape != first.shape:
-            return None
-    if first.dtype is dt.int64 and first.numel * prod(view.shape[len(items) :]) >= LARGE:
-        return None
     try:
         found = _picked(trace.array(input), [trace.array(item) for item in items])
     except IndexError:
         return None  # the slow way says what is wrong
-    made: Tensor = trace.made(found, dense_layout(found.shape, view.dtype), True)
+    made: Tensor = trace.made(found, dense_layout(found.shape, input._layout.dtype), True)
     return made
+
+
+def _written_now(input: Tensor, items: tuple[Any, ...], value: Tensor) -> bool:
+    """Write a tensor where masks and indices pick, if `_read_now` would read there; else False."""
+    view, base = input._layout, input._base
+    if value._layout.dtype is not view.dtype or value._layout.device is not CPU or not _at_hand(input, items):
+        return False
+    if local.state.grad and (input._requires_grad or value._requires_grad or (base is not None and base._requires_grad)):
+        return False
+    check_target("index_put_", input)
+    trace = local.state.trace
+    values = np.array(trace.array(input))
+    try:
+        values[tuple([trace.array(item) for item in items])] = trace.array(value)
+    except (IndexError, ValueError):
+        return False  # the slow way says what is wrong
+    put(input, values)
+    return True
 
 
 def _picked(values: np.ndarray[Any, Any], indices: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
@@ -384,6 +408,8 @@ def _is_single(value: Any) -> bool:
 
 def put_values(input: Tensor, items: tuple[Any, ...], value: Any, accumulate: bool = False) -> None:
     """Write (or add) values, broadcast to the shape the index names."""
+    if not accumulate and is_tensor(value) and _written_now(input, items, value):
+        return
     parsed = [_parse(item, False) for item in items]
     if len(parsed) == 1 and is_tensor(parsed[0]) and parsed[0]._layout.dtype is dt.bool_ and _is_single(value) and not accumulate:
         mask = parsed[0]
