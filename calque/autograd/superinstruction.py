@@ -92,6 +92,12 @@ def _values(function: Function, operands: tuple[Any, ...]) -> tuple[Any, ...]:
     return found if found.__class__ is tuple else (found,)
 
 
+def computes() -> bool:
+    """Whether operations are computed at once and nothing asks for gradients: then functions without a formula of their own are steps alone, too."""
+    state = local.state
+    return not state.grad and bool(state.trace.eager)
+
+
 def computed(function: Function, operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """The values of `function(*operands)`, where operations are computed at once. The function lasts, and decides nothing by values."""
     if hot is None:

@@ -14,8 +14,20 @@ import calque
 from calque.autograd import superinstruction
 from calque.base.native import hot
 from calque.nn import functional as F
+from calque.nn.functional import recurrent
 
 pytestmark = [pytest.mark.skipif(hot is None, reason="Calque was installed without a C compiler"), pytest.mark.usefixtures("as_users")]
+
+
+
+def _gru(x: Any, w: Any, b: Any) -> Any:
+    three = calque.cat([w[:1]] * x.shape[-1] + [w[1:2]] * x.shape[-1] + [w[2:]] * x.shape[-1])
+    return recurrent.gru_step(calque.cat([x, x + 1.0, x - 1.0], 1), x, three, calque.cat([b, b, b]))
+
+
+def _lstm(x: Any, w: Any) -> Any:
+    return calque.cat(recurrent.lstm_step(calque.cat([x, x + 1.0, x - 1.0, x], 1), x * w[:1, :1]), 0)
+
 
 FUNCTIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "softmax": lambda x, w, b: F.softmax(x, -1),
@@ -31,6 +43,8 @@ FUNCTIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "logsigmoid": lambda x, w, b: F.logsigmoid(x),
     "linear": lambda x, w, b: F.linear(x, w, b[:1].expand(w.shape[0])),
     "linear, no bias": lambda x, w, b: F.linear(x, w),
+    "gru": lambda x, w, b: _gru(x.reshape(-1, x.shape[-1]), w, b),
+    "lstm": lambda x, w, b: _lstm(x.reshape(-1, x.shape[-1]), w),
     "linear of a vector": lambda x, w, b: F.linear(x, w[0]),
 }
 SEEN = {  # how the operand lies in memory

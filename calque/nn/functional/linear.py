@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from calque import functional as T
-from calque.autograd.superinstruction import computed
+from calque.autograd.superinstruction import computed, computes
 from calque.base.cache import Cache
 from calque.base.errors import ShapeError
 from calque.functional.common import require_dims, require_tensors
@@ -16,7 +16,6 @@ from calque.functional.precision import as_given, lower_precision
 from calque.functional.views import reshaped
 from calque.nn.functional.checks import require_dtype
 from calque.ops.opdef import get
-from calque.record.recorder import local
 from calque.tensor import Tensor, record
 
 MATMUL, ADDMM = get("matmul"), get("addmm")
@@ -78,8 +77,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     key = (input._layout, weight._layout, None if bias is None else bias._layout)
     fit = _FITTING.get(key) or _FITTING.keep(key, _fit(input, weight, bias))
-    state = local.state
-    return fit(input, weight, bias) if state.grad or not state.trace.eager else computed(fit, (input, weight, bias))[0]
+    return computed(fit, (input, weight, bias))[0] if computes() else fit(input, weight, bias)
 
 
 @public(method=False, of="calque nn.functional")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from calque import functional as T
+from calque.autograd.superinstruction import computed, computes
 from calque.base.dtypes import bool_, int64
 from calque.nn.functional.linear import MATMUL
 from calque.nn.functional.rows import choose
@@ -63,6 +64,15 @@ def lstm_gates(z: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     c = f * c + i * g
     squashed = T.tanh(c)
     return o * squashed, c, i, f, g, o, squashed
+
+
+def _lstm_next(z: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+    return lstm_gates(z, c)[:2]
+
+
+def lstm_step(z: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+    """(h, c) of the summed inputs of the four gates (N, 4 H)."""
+    return computed(_lstm_next, (z, c)) if computes() else _lstm_next(z, c)
 
 
 def _lstm_steps(projected: Tensor, h: Tensor, c: Tensor, weight: Tensor) -> tuple[Any, ...]:
@@ -137,9 +147,14 @@ def _gru_gates(projected: Tensor, h: Tensor, weight: Tensor, bias: Any) -> tuple
     return n + z * (h - n), r, z, n, b[2]
 
 
+def _gru_next(projected: Tensor, h: Tensor, weight: Tensor, bias: Any) -> Tensor:
+    return _gru_gates(projected, h, weight, bias)[0]
+
+
 def gru_step(projected: Tensor, h: Tensor, weight: Tensor, bias: Any) -> Tensor:
     """Next state of a GRU from the input's share (N, 3 H) of the gates."""
-    return _gru_gates(projected, h, weight, bias)[0]
+    operands = projected, h, weight, bias
+    return computed(_gru_next, operands)[0] if computes() else _gru_next(*operands)
 
 
 def _gru_forward(projected: Tensor, h: Tensor, weight: Tensor, bias: Tensor) -> tuple[Any, ...]:

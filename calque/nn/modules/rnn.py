@@ -14,7 +14,7 @@ from calque.functional.precision import lowered
 from calque.nn import init
 from calque.nn.functional.dropout import dropout
 from calque.nn.functional.linear import linear
-from calque.nn.functional.recurrent import SCANS, Lengths, gru_scan, gru_step, lstm_gates, lstm_scan, projected_lstm_scan, relu
+from calque.nn.functional.recurrent import SCANS, Lengths, gru_scan, gru_step, lstm_scan, lstm_step, projected_lstm_scan, relu
 from calque.nn.module import Module
 from calque.nn.modules.make import extents, fresh, positive
 from calque.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
@@ -361,7 +361,7 @@ class LSTMCell(_Cell):
     def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Tensor]:
         x, (h, c), single = self._batched(input, hx)
         z = linear(x, self.weight_ih, self.bias_ih) + linear(h, self.weight_hh, self.bias_hh)
-        h, c = lstm_gates(z, c)[:2]
+        h, c = lstm_step(z, c)
         return (T.squeeze(h, 0), T.squeeze(c, 0)) if single else (h, c)
 
 
