@@ -247,13 +247,18 @@ def _examine_entry(module: Any, name: str, current: Any, key: str, entries: Any,
             f"Trying to load an uninitialized parameter {key} into an initialized one; initialise the model that was saved by calling it once"
         )
         return
-    want = current.shape
+    want, dtype = current.shape, current.dtype
     if not want and tuple(value.shape) == (1,):
         value = value.reshape(())
     if tuple(want) != tuple(value.shape):
         plan.errors.append(
             f"size mismatch for {key}: copying a param with shape {value.shape!r} from checkpoint, "
             f"the shape in current model is {want!r}. (expected {tuple(want)}, found {tuple(value.shape)})"
+        )
+    elif plan.strict and not plan.assign and value.dtype is not dtype:
+        plan.errors.append(
+            f"dtype mismatch for {key}: expected {dtype!r}, found {value.dtype!r} in the checkpoint; "
+            f"convert it with .to({dtype!r}), or convert the model first, or pass strict=False to convert silently"
         )
     elif current.layout != value.layout:
         plan.errors.append(f"layout mismatch for {key}: expected {current.layout!r}, found {value.layout!r} in the checkpoint; convert it first")

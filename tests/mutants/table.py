@@ -183,7 +183,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an index beyond the table",
         CPU + "loops/emit_memory.py",
-        'self.limits.append(code.sub(self._word("i64"), "1") if access.indirect else "0")',
+        'self.limits.append(code.sub(self._word("i64"), 1) if access.indirect else "0")',
         'self.limits.append(self._word("i64") if access.indirect else "0")',
         CODE,
     ),
@@ -270,9 +270,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "direct convolutions count as those of patches",
-        CPU + "contract/ways.py",
-        '        return "direct"',
-        '        return "patches"',
+        CPU + "contract/claims.py",
+        'if way.pairs >= blocking.pairs and way.takes(b, p, w) == "1":',
+        'if way.pairs >= blocking.pairs and way.takes(b, p, w) == "1" and way.name != "direct":',
         COMPILING,
     ),
     Mutant(
