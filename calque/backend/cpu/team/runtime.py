@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable
 from functools import lru_cache
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,8 @@ from calque.base import config
 from calque.base.errors import ArgumentError
 
 MAX_THREADS = config.MOST_THREADS
-ALONE, MOST_ALONE = 16, 2048  # short jobs of one thread behind one in which the team was kept waiting; while that comes again twice as many each time
-SMOOTH = 128  # short jobs without that, behind which it is half as many
+FIRST_REST, LONGEST_REST = 0.02, 0.32  # seconds in which short jobs leave the team alone, behind some in which it was kept waiting
+SOON = 0.03  # seconds between two of these; one alone may be a process that ends, or threads of a peer that look for work
 _ALONE = runtime_text.REQUEST.index("alone")
 _WORD = ctypes.c_int64
 
@@ -80,8 +81,7 @@ class Runtime:
         self._scratch: list[Array] = []
         self._address = 0
         self._stalls: Any = (0,)  # see `runtime_text.STALLS`
-        self._rest = self._next_rest = 0  # short jobs that the caller does alone from here on, and how many after the next stall
-        self._smooth = 0  # short jobs without a stall since the last one
+        self._until = self._rest = self._last = 0.0  # when short jobs are the team's again, for how long they were not, when it last was kept waiting
         self.running = 0  # threads, the caller included; 0: not started
 
     @property
@@ -138,20 +138,16 @@ class Runtime:
     def _crowded(self) -> bool:
         """Whether a short job is the caller's alone: other processes have the cores, and a thread of the team that the operating system has taken
         away keeps all others waiting for a tick of its clock, at any launch. Values do not depend on who computes."""
-        if self._rest:
-            self._rest -= 1
-            return True
-        return False
+        return self._until > 0.0 and perf_counter() < self._until
 
     def _judge(self, before: int) -> None:
-        """A short job has run; there were so many stalls before. The team rests for longer each time, until many jobs have passed without one."""
+        """A short job has run; there were so many stalls before. Two of them soon behind each other let the team rest, for twice as long where one
+        comes as soon as a rest is over."""
         if self._stalls[0] != before:
-            self._rest = self._next_rest
-            self._next_rest, self._smooth = min(2 * self._next_rest, MOST_ALONE), 0
-        elif self._next_rest > ALONE:
-            self._smooth += 1
-            if self._smooth >= SMOOTH:
-                self._next_rest, self._smooth = self._next_rest // 2, 0
+            now = perf_counter()
+            again = now - self._last < SOON
+            self._rest = min(2.0 * self._rest or FIRST_REST, LONGEST_REST) if again else 0.0
+            self._last = self._until = now + self._rest
 
     def _restart(self, threads: int) -> None:
         if not 1 <= threads <= MAX_THREADS:
@@ -165,7 +161,7 @@ class Runtime:
         self._control, self._address = control, address
         started = self.native.start(address)
         words[320 // 8] = started
-        self._stalls, self._rest, self._next_rest = memoryview(words)[runtime_text.STALLS // 8 :], 0, ALONE
+        self._stalls, self._until = memoryview(words)[runtime_text.STALLS // 8 :], 0.0
         self.running = threads if started == threads else started
 
     def _stop(self) -> None:
