@@ -22,7 +22,7 @@ from calque.record.recorder import local
 from calque.tensor import Tensor
 
 Function = Callable[..., Any]  # of tensors or None, for a tuple of tensors, or one
-_known = Cache("library functions computed at once", 2500, 1 / 512)
+_known = Cache("library functions computed at once", 2500, 1 / 256)
 """(function, layouts of operands) -> its superinstruction; True: it was seen once; False: it has none."""
 
 

@@ -39,7 +39,7 @@ def _check_linear(input: Tensor, weight: Tensor, bias: Any) -> None:
         require_dtype("linear", bias, weight)
 
 
-_FITTING = Cache("operands of linear", 1200, 1 / 512)  # layouts of operands that were checked already -> what computes their map
+_FITTING = Cache("operands of linear", 600, 1 / 128)  # layouts of operands that were checked already -> what computes their map
 
 
 def _fit(input: Tensor, weight: Tensor, bias: Any) -> Callable[..., Tensor]:

@@ -138,7 +138,7 @@ class _Windows:
         return tiled and self.stride == self.kernel and self.dilation == (1, 1) and not any(self.padding)
 
 
-_KNOWN = Cache("pooling windows", 4000, 1 / 64)
+_KNOWN = Cache("pooling windows", 4000, 1 / 128)
 
 
 def _windows(op: str, x: Tensor, settings: tuple[Any, ...], ceil_mode: bool) -> _Windows:
