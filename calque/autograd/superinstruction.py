@@ -36,7 +36,8 @@ class _Watched(Eager):
         self.operands = operands
         self.handles: list[Tensor] = []
         storages = [x._storage for x in operands if x is not None]
-        self.steady = len(set(map(id, storages))) == len(storages)
+        floating = all(x._layout.dtype.category == 2 for x in operands if x is not None)  # what integers become depends on the default dtype as well
+        self.steady = floating and len(set(map(id, storages))) == len(storages)
         # By id of a storage: the number of the operand or, behind those, of the result that lies there, and where that begins.
         self.place = {id(x._storage): (k, x._layout.offset) for k, x in enumerate(operands) if x is not None}
 

@@ -1,8 +1,7 @@
 """The threads of the BLAS and LAPACK that NumPy brings: its own pool, which knows nothing of ours.
 
-For the time of a call that goes there it gets no more threads than the user gave us, and a single one for a short call beside other work: behind a
-call of several those of OpenBLAS look for the next one for some 25 milliseconds, on a core that kernels or Python would have. The library is asked
-through what NumPy has loaded already; one that cannot be asked is left alone.
+For the time of a call that goes there it gets no more threads than the user gave us. It is asked through the library that NumPy has loaded already;
+one that cannot be asked is left alone.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ _NAMES = [
     *((f"{name}_get_num_threads{bits}", f"{name}_set_num_threads{bits}") for name in ("scipy_openblas", "openblas") for bits in ("64_", "")),
     ("MKL_Get_Max_Threads", "MKL_Set_Num_Threads"),
 ]
-THREADED = 1 << 18  # multiplications of a call below which the BLAS takes one thread by itself
-LONG = 1 << 26  # multiplications from which on a call has several threads: about a millisecond of one
 _lock = threading.Lock()
 _calls = 0  # that are under way
 _before = 0  # threads that the library had when the first of them began, if it was told otherwise; else 0
@@ -45,15 +42,10 @@ def controls() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
 
 
 @contextlib.contextmanager
-def limited(work: int = LONG) -> Iterator[None]:
+def limited() -> Iterator[None]:
     """No more threads than `set_num_threads` says for the calls in this block, and what was before behind it. The number is one for the whole
-    process: of blocks that overlap, the first sets it and the last gives it back. `work`: multiplications of the longest call,
-    roughly, if others work beside it."""
+    process: of blocks that overlap, the first sets it and the last gives it back."""
     global _calls, _before
-    if work < THREADED:
-        yield
-        return
-    most = settings.threads if work >= LONG else 1
     found = controls()
     if found is None:
         yield
@@ -62,8 +54,8 @@ def limited(work: int = LONG) -> Iterator[None]:
     with _lock:
         if _calls == 0:
             _before = 0
-            if (threads := ask()) > most:
-                tell(most)
+            if (threads := ask()) > settings.threads:
+                tell(settings.threads)
                 _before = threads
         _calls += 1
     try:

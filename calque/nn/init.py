@@ -203,7 +203,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tenso
         return tensor
     rows, columns = shape[0], math.prod(shape[1:])
     noise = T.randn((rows, columns), dtype=dt.float64, generator=generator).numpy()
-    with limited(rows * columns * min(rows, columns)):
+    with limited():
         q, r = np.linalg.qr(noise.T if rows < columns else noise)
     q = q * np.sign(np.diag(r))
     return _write(tensor, (q.T if rows < columns else q).reshape(shape) * gain)

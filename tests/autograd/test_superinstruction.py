@@ -159,3 +159,13 @@ def test_a_write_to_the_operand_is_seen() -> None:
             F.softmax(x, -1)
         x[0] = 50.0
         np.testing.assert_allclose(F.softmax(x, -1).numpy(), [1.0, 0.0, 0.0], atol=1e-20)
+
+
+def test_integers_have_none(calls: list[bool]) -> None:
+    """What they become depends on the default dtype as well."""
+    operands(1, (4, 5), calque.float32, "whole")  # nothing is pending
+    x = calque.arange(6).reshape(2, 3)
+    with calque.no_grad():
+        for _ in range(4):
+            F.silu(x)
+    assert calls == [False] * 4

@@ -45,8 +45,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_linalg_keeps_to_the_number_of_threads(name: str, threads: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blas, "LONG", 0)
+def test_linalg_keeps_to_the_number_of_threads(name: str, threads: list[int]) -> None:
     ask, tell = found  # type: ignore[misc]
     before, ours = ask(), calque.get_num_threads()
     x = calque.randn(96, 96)
@@ -58,24 +57,6 @@ def test_linalg_keeps_to_the_number_of_threads(name: str, threads: list[int], mo
                 CALLS[name](x)
                 assert threads and set(threads) == {min(own, number)} and ask() == own
                 threads.clear()
-    finally:
-        tell(before)
-        calque.set_num_threads(ours)
-
-
-def test_short_calls_have_one_thread(threads: list[int]) -> None:
-    """Behind a call of several the threads of OpenBLAS look for the next one for some 25 ms, on a core that kernels or Python would have."""
-    ask, tell = found  # type: ignore[misc]
-    before, ours = ask(), calque.get_num_threads()
-    try:
-        tell(4)
-        calque.set_num_threads(4)
-        calque.linalg.inv(calque.randn(96, 96))
-        assert threads == [1] and ask() == 4
-        with blas.limited(blas.LONG - 1):
-            assert ask() == 1
-        with blas.limited(blas.LONG):
-            assert ask() == 4
     finally:
         tell(before)
         calque.set_num_threads(ours)
@@ -93,14 +74,14 @@ def test_a_call_that_fails_and_calls_that_overlap_give_the_number_back() -> None
         inside, leave = threading.Event(), threading.Event()
 
         def first() -> None:
-            with blas.limited(blas.THREADED):
+            with blas.limited():
                 inside.set()
                 leave.wait(300)
 
         thread = threading.Thread(target=first)
         thread.start()
         inside.wait(300)
-        with blas.limited(blas.THREADED):
+        with blas.limited():
             assert ask() == 1
             leave.set()
             thread.join()

@@ -15,7 +15,7 @@ import numpy as np
 
 from calque.backend.ref.builder import run_body
 from calque.backend.ref.interpret import Array, Number, last_uses, number_as_array, run_node
-from calque.base.blas import THREADED, limited
+from calque.base.blas import limited
 from calque.base.dtypes import DType, float32, float64, int32, int64
 from calque.base.shapes import Shape
 from calque.ir.program import Node, Program
@@ -28,6 +28,7 @@ Recurrence = Callable[[OpDef, Sequence[Array]], list[Array]]  # all parts of a r
 WHOLE = (float32, float64)  # 16-bit types are computed as float32 and rounded, see `run_node`
 _FEW = 32  # elements up to which the many calls of a body take longer than Python
 _ROWS = 8  # numbers that are added up in their own type; longer sums are kept in float64, as the definition of a sum does
+_THREADED = 1 << 18  # multiplications of a product from which on the BLAS may take several threads, which have to be asked for then
 
 
 def _sigmoid(x: Any) -> Any:
@@ -120,12 +121,11 @@ def _product(shapes: Sequence[Shape], shape: Shape) -> Function:
     function: Function = np.dot if all(len(s) == 2 for s in shapes) else np.matmul
     if shapes[0][-1] == 1:
         return lambda a, b: function(a, b) + 0  # a sum begins at 0: its one product may be -0
-    work = prod(shape[-2:]) * shapes[0][-1]
-    if work < THREADED:
+    if prod(shape) * shapes[0][-1] < _THREADED:
         return function
 
     def product(a: Any, b: Any) -> Any:
-        with limited(work):
+        with limited():
             return function(a, b)
 
     return product
@@ -144,14 +144,10 @@ def _sum(attrs: tuple[Any, ...], shape: Shape, kind: DType) -> Function:
 def run_quickly(program: Program, inputs: Sequence[Array], scalars: Sequence[Number] = (), recurrence: Recurrence | None = None) -> list[Array]:
     """`interpret` for the user's own values. Outputs may be views of each other and of the inputs. `recurrence`: how recurrent layers are computed,
     by default as they are defined."""
-    work = max([_multiplications(program, node) for node in program.nodes if node.op.kind == "contract"], default=0)
-    with limited(work):
-        return _run(program, inputs, scalars, recurrence)
-
-
-def _multiplications(program: Program, node: Node) -> int:
-    """Of a contraction."""
-    return node.op.routine.flops([program.nodes[k].shape for k in node.inputs], node.attrs, node.shape) // 2 if node.op.routine is not None else 0
+    if any(node.op.kind == "contract" for node in program.nodes):
+        with limited():
+            return _run(program, inputs, scalars, recurrence)
+    return _run(program, inputs, scalars, recurrence)
 
 
 def _run(program: Program, inputs: Sequence[Array], scalars: Sequence[Number], recurrence: Recurrence | None) -> list[Array]:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calque.backend.ref import quick
-from calque.base.blas import THREADED
 from calque.base.dtypes import DType, bool_, float32, float64, int32, int64, uint8
 from calque.base.layout import Layout
 from calque.base.native import hot
@@ -277,7 +276,7 @@ def _put(w: Wanted) -> Computation | None:
 def _product(w: Wanted) -> Computation | None:
     """A product of matrices whose rows or columns lie side by side, without overlap; or one for every position of the dims before."""
     (a, left, _), (b, right, _) = w.operands
-    if w.kind not in quick.WHOLE or min(len(a), len(b)) < 2 or prod(w.shape) * a[-1] >= THREADED or not has_products():
+    if w.kind not in quick.WHOLE or min(len(a), len(b)) < 2 or prod(w.shape) * a[-1] >= quick._THREADED or not has_products():
         return None
     rows = (left[-2:], right[-2:])
     for s, strides in ((a[-2:], rows[0]), (b[-2:], rows[1])):

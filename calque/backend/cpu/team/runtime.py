@@ -93,7 +93,7 @@ class Runtime:
         """Run `count` launches (address of their records, address of the argument words) and wait for them.
 
         `alone`: on the calling thread only, for work that is smaller than waking a worker. `progress`: address of what is told how far they are.
-        `brief`: short enough for that, see `crowded`.
+        `brief`: short enough for that, see `_crowded`.
         """
         native = self.native
         with self._lock:
