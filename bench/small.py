@@ -26,6 +26,22 @@ def calls(T: Any) -> dict[str, tuple[Callable[[], Any], int]]:
     def write() -> None:
         x[3, 1] = 0.5
 
+    index, some_rows, normal, keys = T.tensor([3, 50, 7]), T.rand(3, 4), T.nn.LayerNorm(64), T.rand(1, 4, 1, 37)
+    picked, wide, one_row = x[mask], T.rand(16, 64), T.rand(1, 1, 64)
+
+    def put_mask() -> None:
+        x[mask] = picked
+
+    def put_rows() -> None:
+        x[index] = some_rows
+
+    def without_gradient(function: Callable[[Any], Any], value: Any) -> Callable[[], Any]:
+        def call() -> Any:
+            with T.no_grad():
+                return function(value)
+
+        return call
+
     def walk() -> None:
         for k in range(10_000):
             many[k].item()
@@ -41,6 +57,13 @@ def calls(T: Any) -> dict[str, tuple[Callable[[], Any], int]]:
         "x[1:3]": (lambda: x[1:3], 3000),
         "x[mask]": (lambda: x[mask], 3000),
         "x[3, 1] = 0.5": (write, 3000),
+        "x[mask] = y": (put_mask, 3000),
+        "x[[3, 50, 7]] = y": (put_rows, 3000),
+        "softmax of 1 x 4 x 1 x 37": (lambda: keys.softmax(-1), 3000),
+        "layer_norm of 64": (without_gradient(normal, one_row), 3000),
+        "layer_norm of 16 x 64, gradient": (lambda: normal(wide), 3000),
+        "gelu of 64": (lambda: T.nn.functional.gelu(one_row), 3000),
+        "softplus of 64": (lambda: T.nn.functional.softplus(one_row), 3000),
         "x.add_(0.0)": (lambda: x.add_(0.0), 3000),
         "x > 0.5": (lambda: x > 0.5, 3000),
         "points[None] - points[:, None]": (lambda: points[None] - points[:, None], 1000),
