@@ -553,34 +553,33 @@ static inline int64_t remainder_of_whole(int64_t x, int64_t y) {
 LOOP_OF_TWO(remainder_whole, int64_t, remainder_of_whole)
 LOOP_OF_TWO(floor_divide_whole, int64_t, quotient_of_whole)
 
-#define OWN_LOOPS(name, whole) {#name, (PyUFuncGenericFunction)name##_single, (PyUFuncGenericFunction)name##_double, (PyUFuncGenericFunction)whole}
-static const struct { const char *name; PyUFuncGenericFunction single, twice, whole; } own_loops[] = {
-    OWN_LOOPS(erf, NULL), OWN_LOOPS(lgamma, NULL), OWN_LOOPS(digamma, NULL), OWN_LOOPS(rsqrt, NULL), OWN_LOOPS(sign, NULL), OWN_LOOPS(remainder, remainder_whole), OWN_LOOPS(floor_divide, floor_divide_whole),
+#define OWN_LOOPS(name, inputs, whole) \
+    {#name, inputs, {(PyUFuncGenericFunction)name##_single, (PyUFuncGenericFunction)name##_double, (PyUFuncGenericFunction)whole}}
+static const char own_types[] = {NPY_FLOAT32, NPY_FLOAT32, NPY_FLOAT64, NPY_FLOAT64};
+static const char own_types_of_two[] = {NPY_FLOAT32, NPY_FLOAT32, NPY_FLOAT32, NPY_FLOAT64, NPY_FLOAT64, NPY_FLOAT64, NPY_INT64, NPY_INT64, NPY_INT64};
+static void *own_data[3];
+static struct { const char *name; int inputs; PyUFuncGenericFunction loops[3]; } own_loops[] = {  /* of float32, float64, int64 */
+    OWN_LOOPS(erf, 1, NULL), OWN_LOOPS(lgamma, 1, NULL), OWN_LOOPS(digamma, 1, NULL), OWN_LOOPS(rsqrt, 1, NULL), OWN_LOOPS(sign, 1, NULL),
+    OWN_LOOPS(remainder, 2, remainder_whole), OWN_LOOPS(floor_divide, 2, floor_divide_whole),
 };
 
-/* loops(): their names. */
-PyObject *own_names(PyObject *module, PyObject *none) {
+/* ufuncs(): functions of NumPy's kind with these loops, by their names. */
+PyObject *own_ufuncs(PyObject *module, PyObject *none) {
     (void)module;
     (void)none;
-    Py_ssize_t count = sizeof own_loops / sizeof *own_loops;
-    PyObject *names = PyTuple_New(count);
-    for (Py_ssize_t k = 0; names != NULL && k < count; k++) {
-        PyObject *name = PyUnicode_FromString(own_loops[k].name);
-        if (name == NULL) Py_CLEAR(names);
-        else PyTuple_SET_ITEM(names, k, name);
+    PyObject *found = PyDict_New();
+    for (size_t k = 0; found != NULL && k < sizeof own_loops / sizeof *own_loops; k++) {
+        bool two = own_loops[k].inputs == 2;
+        PyObject *ufunc = PyUFunc_FromFuncAndData(own_loops[k].loops, own_data, (char *)(two ? own_types_of_two : own_types), two ? 3 : 2,
+                                                  own_loops[k].inputs, 1, PyUFunc_None, own_loops[k].name, "A primitive of Calque.", 0);
+        if (ufunc == NULL || PyDict_SetItemString(found, own_loops[k].name, ufunc) < 0) Py_CLEAR(found);
+        Py_XDECREF(ufunc);
     }
-    return names;
+    return found;
 }
 
-/* The loop of a ufunc for operands of these types, or one of those above by its name, all of one type. */
+/* The loop of a ufunc for operands of these types. */
 static bool find_loop(PyObject *function, const int *types, int count, PyUFuncGenericFunction *loop, void **data) {
-    if (PyUnicode_Check(function)) {
-        for (size_t k = 0; k < sizeof own_loops / sizeof *own_loops; k++)
-            if (PyUnicode_CompareWithASCIIString(function, own_loops[k].name) == 0)
-                *loop = types[0] == NPY_FLOAT32 ? own_loops[k].single : types[0] == NPY_FLOAT64 ? own_loops[k].twice
-                    : types[0] == NPY_LONG ? own_loops[k].whole : NULL;
-        return *loop != NULL;
-    }
     PyUFuncObject *ufunc = (PyUFuncObject *)function;
     if (!PyObject_TypeCheck(function, &PyUFunc_Type) || ufunc->nargs != count) return false;
     for (int k = 0; k < ufunc->ntypes; k++) {

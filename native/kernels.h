@@ -52,6 +52,6 @@ PyArrayObject *memory_of(PyObject *t); /* of a tensor's storage, or NULL */
 bool number_at(PyObject *number, int type, char *where);
 PyObject *set_blas(PyObject *module, PyObject *args);
 PyObject *draw_bits(PyObject *module, PyObject *args);
-PyObject *own_names(PyObject *module, PyObject *none);
+PyObject *own_ufuncs(PyObject *module, PyObject *none);
 
 #endif

@@ -1,7 +1,7 @@
 /* `calque._hot`: what is done for every operation, and the same every time, without Python's frames. `calque/native/README.md` says which file
    holds what. Each function has a twin in Python that does the same and is used where this module is not there. */
 #define CALQUE_MAIN
-#define INTERFACE 2 /* as in `calque/base/native.py`: another number for every change of what Python and this module hand to each other */
+#define INTERFACE 3 /* as in `calque/base/native.py`: another number for every change of what Python and this module hand to each other */
 #include "kernels.h"
 #include "eager.h"
 
@@ -50,7 +50,7 @@ static PyMethodDef methods[] = {
     {"set_eager", set_eager, METH_VARARGS, "set_eager(Eager, Step, steps, known_steps, step_for, ours, others, foreign, array, made, edge, edge_at, settings, tracing): the same."},
     {"set_reading", set_reading, METH_VARARGS, "set_reading(sites, unreported): what reads count and look at."},
     {"set_blas", set_blas, METH_VARARGS, "set_blas(address of sgemm, of dgemm, whether its integers have 64 bits)"},
-    {"loops", own_names, METH_NOARGS, "loops(): names of the primitives that have a loop of their own here."},
+    {"ufuncs", own_ufuncs, METH_NOARGS, "ufuncs(): functions of NumPy's kind for primitives that it has none for, or another one, by their names."},
     FAST("acyclic", acyclic, "acyclic(x, ..): x; the collector of cycles no longer looks at any of them."),
     {"bits", draw_bits, METH_VARARGS, "bits(seed, offset, count): random bits, as int64."},
     {"set_backward", set_backward, METH_VARARGS, "set_backward(add, memo, total, shown_back)"},

@@ -17,6 +17,7 @@ from calque.backend.ref.builder import run_body
 from calque.backend.ref.interpret import Array, Number, last_uses, number_as_array, run_node
 from calque.base.blas import limited
 from calque.base.dtypes import DType, float32, float64, int32, int64
+from calque.base.native import hot
 from calque.base.shapes import Shape
 from calque.ir.program import Node, Program
 from calque.ops.opdef import OpDef, get
@@ -40,15 +41,17 @@ def _relu(x: Any) -> Any:
 
 
 _Named = dict[str, Function]
+_OWN: dict[str, np.ufunc] = {} if hot is None else hot.ufuncs()  # of `native/kernels.c`
 _SAMES: _Named = {  # operands and result of one of the types above
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "abs": np.abs, "exp": np.exp, "log": np.log,
     "exp_shifted": np.exp, "tanh": np.tanh, "sqrt": np.sqrt, "maximum": np.maximum, "minimum": np.minimum, "sigmoid": _sigmoid,
     "reciprocal": np.reciprocal, "sin": np.sin, "cos": np.cos, "matmul": np.matmul, "relu": _relu, "floor": np.floor, "ceil": np.ceil,
-    "trunc": np.trunc, "round": np.rint, "pow": np.power, "fmod": np.fmod,
+    "trunc": np.trunc, "round": np.rint, "pow": np.power, "fmod": np.fmod, **_OWN,
 }  # fmt: skip
 _COMPARISONS: _Named = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
                         "logical_not": np.logical_not}  # fmt: skip
-_SAME, _COMPARED = ({get(name): function for name, function in named.items()} for named in (_SAMES, _COMPARISONS))
+_INTEGERS: _Named = {name: function for name, function in _OWN.items() if "ll->l" in function.types}
+_SAME, _COMPARED, _SAME_INTEGERS = ({get(name): function for name, function in named.items()} for named in (_SAMES, _COMPARISONS, _INTEGERS))
 _VIEW, _VIEW_AT, _INPUT, _SCALAR, _WHERE = get("view"), get("view_at"), get("input"), get("scalar"), get("where")
 _MATMUL, _SUM, _CAST, _COPY, _CAT, _SELECT = (get(name) for name in ("matmul", "sum", "cast", "copy", "cat", "index_select"))
 
@@ -65,7 +68,7 @@ class QuickRoutine:
 
 def ufunc_of(op: OpDef, kind: DType | None, dtype: DType) -> Any:
     """What computes a primitive of operands that all are of one type, or None."""
-    found = (_SAME.get(op) if dtype is kind else _COMPARED.get(op)) if kind in WHOLE else None
+    found = (_SAME.get(op) if dtype is kind else _COMPARED.get(op)) if kind in WHOLE else _SAME_INTEGERS.get(op) if dtype is kind is int64 else None
     whole = kind in WHOLE or (kind is not None and kind.category < 2 and not kind.hosted)  # nothing is rounded that the definition does not round
     return op.ref if found is None and whole and isinstance(op.ref, np.ufunc) else found
 

@@ -38,7 +38,6 @@ _REDUCED: dict[OpDef, tuple[Any, dict[DType, Any]]] = {  # whose loop, and what 
 _SIGMOID, _RELU, _SUM, _CAST, _ARGSORT, _RANKED = get("sigmoid"), get("relu"), get("sum"), get("cast"), get("argsort"), get("ranked")
 _ADDED, _PUT = (get("index_add"), get("scatter_add")), (get("index_put"), get("scatter"))
 _SLICES = (_ADDED[0], _PUT[0])
-_OWN: tuple[str, ...] = () if hot is None else hot.loops()  # primitives that have loops in `native/kernels.c`
 _CONVERTED = (bool_, uint8, int32, int64, float32, float64)
 _MOVED = (1, 4, 8)  # bytes of what is picked and put one by one
 _BLAS = [(f"{prefix}cblas_{{}}gemm{bits}", bool(bits)) for prefix in ("scipy_", "") for bits in ("64_", "")]
@@ -123,7 +122,7 @@ class Wanted(NamedTuple):
 
 def _elementwise(w: Wanted) -> Computation | None:
     kind = w.kind
-    ufunc = w.op.name if w.op.name in _OWN and kind in _NUMBERS and w.dtype is kind else quick.ufunc_of(w.op, kind, w.dtype)
+    ufunc = quick.ufunc_of(w.op, kind, w.dtype)
     if ufunc is None or len(w.operands) > 2:
         return None
     if w.op is _SIGMOID:
