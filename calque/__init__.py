@@ -82,9 +82,9 @@ from calque.base.shapes import Size
 from calque.functional.blame import framed as _framed
 from calque.functional.blame import publish as _publish
 from calque.functional.declared import NAMES as _NAMES
+from calque.functional.generators import default_generator
 from calque.functional.later import MODULES as _MODULES
 from calque.functional.later import resolver as _resolver
-from calque.functional.random import default_generator
 from calque.hybrid import compile
 from calque.io import load, save
 from calque.record.aside import keep_apart as _keep_apart
@@ -110,6 +110,7 @@ for _name, _function in _framed(vars(Tensor), "calque.Tensor").items():
 for _module in (
     nn, nn.modules, nn.init, nn.utils, nn.utils.rnn, nn.utils.parametrize, nn.utils.parametrizations, nn.parallel, optim, optim.lr_scheduler,
     optim.swa_utils, data, utils.data, autograd, autograd.functional, utils.checkpoint, amp, parallel, kvstore, profiler, functional.random,
+    functional.generators,
 ):
     _publish(_module)
 

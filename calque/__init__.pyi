@@ -79,7 +79,7 @@ from calque.base.layout import MemoryLayout as _MemoryLayout
 from calque.base.shapes import Size as Size
 from calque.exported.graph import Dim as Dim
 from calque.exported.module import Exported as Exported
-from calque.functional.random import Generator as Generator
+from calque.functional.generators import Generator as Generator
 from calque.report.streams import Event as Event
 from calque.report.streams import Stream as Stream
 from calque.tensor import Tensor as Tensor

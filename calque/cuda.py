@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from calque.base.device import Device
-from calque.functional.random import default_generator
+from calque.functional.generators import default_generator
 from calque.report.accelerators import DeviceKind, StreamContext
 from calque.report.streams import Event as _Event
 from calque.report.streams import Stream as _Stream

@@ -1,5 +1,5 @@
 """`torch.random` names: the generator that functions use where none is given."""
 
-from calque.functional.random import default_generator, fork_rng, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
+from calque.functional.generators import default_generator, fork_rng, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
 
 __all__ = ["default_generator", "fork_rng", "get_rng_state", "initial_seed", "manual_seed", "seed", "set_rng_state"]

@@ -6,8 +6,8 @@
 #define MOST_OPERANDS 8
 #define MOST_MEMBERS 24
 
-/* One step. `from`: where an operand comes from, an operand of the function or, behind those, the result of a step; -1: it is a number. `offset`: of the
-   operand in that memory, in elements. */
+/* One step. `from`: where an operand comes from, an operand of the function or, behind those, the result of a step; -1: it is always the same number.
+   `offset`: of the operand in that memory, in elements. Operands of the function that are numbers are (number, dtype), as everywhere. */
 typedef struct { Kernel *kernel; int from[MOST_INPUTS]; npy_intp offset[MOST_INPUTS]; double number[MOST_INPUTS]; } Member;
 typedef struct { int from; PyObject *layout; } Result;
 typedef struct { PyObject_HEAD int operands, members, results; Member member[MOST_MEMBERS]; Result result[MOST_OPERANDS]; } Superinstruction;
@@ -86,7 +86,7 @@ static PyObject *run(Superinstruction *whole, PyObject *operands, PyArrayObject 
     PyObject *storages[MOST_MEMBERS] = {NULL}, *found = NULL;
     for (int k = 0; k < whole->operands; k++) {
         PyObject *x = PyTuple_GET_ITEM(operands, k);
-        if (x == Py_None) continue;
+        if (x == Py_None || PyTuple_CheckExact(x)) continue;
         if ((arrays[k] = memory_of(x)) == NULL) return NULL;
         start[k] = PyLong_AsSsize_t(AT(AT(x, Tensor.at._layout), Layout.at.offset));
     }
@@ -94,14 +94,20 @@ static PyObject *run(Superinstruction *whole, PyObject *operands, PyArrayObject 
         Member *member = &whole->member[k];
         Kernel *kernel = member->kernel;
         char *pointers[MOST_INPUTS + 1];
+        double numbers[MOST_INPUTS];
         for (int j = 0; j < kernel->inputs; j++) {
-            PyArrayObject *array = member->from[j] < 0 ? NULL : arrays[member->from[j]];
-            if (member->from[j] < 0)
+            int from = member->from[j];
+            PyArrayObject *array = from < 0 ? NULL : arrays[from];
+            PyObject *x = from >= 0 && from < whole->operands ? PyTuple_GET_ITEM(operands, from) : Py_None;
+            if (from < 0)
                 pointers[j] = (char *)&member->number[j];
-            else if (array == NULL || PyArray_TYPE(array) != kernel->types[j])
+            else if (PyTuple_CheckExact(x)) {
+                pointers[j] = (char *)&numbers[j];
+                if (!number_at(PyTuple_GET_ITEM(x, 0), kernel->types[j], pointers[j])) { PyErr_Clear(); return NULL; }
+            } else if (array == NULL || PyArray_TYPE(array) != kernel->types[j])
                 return NULL;
             else
-                pointers[j] = PyArray_BYTES(array) + (start[member->from[j]] + member->offset[j]) * PyArray_ITEMSIZE(array);
+                pointers[j] = PyArray_BYTES(array) + (start[from] + member->offset[j]) * PyArray_ITEMSIZE(array);
         }
         PyArrayObject *made = (PyArrayObject *)PyArray_SimpleNew(1, &kernel->numel, kernel->out_type);
         arrays[whole->operands + k] = made;
@@ -125,31 +131,33 @@ static PyObject *run(Superinstruction *whole, PyObject *operands, PyArrayObject 
     return found;
 }
 
-/* instructed(table, function, operands): what the function gives, or None where Python is to compute it. */
+/* instructed(table, function, operands): what the function (or whatever tells it from others) gives, or None where Python is to compute it. */
 PyObject *run_superinstruction(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
-    PyObject *operands = count == 3 ? args[2] : NULL;
+    PyObject *operands = count == 3 ? args[2] : NULL, *found = NULL;
     if (operands == NULL || !PyTuple_CheckExact(operands) || PyTuple_GET_SIZE(operands) > MOST_OPERANDS) Py_RETURN_NONE;
-    PyObject *key = PyTuple_New(1 + PyTuple_GET_SIZE(operands)), *found = NULL;
-    if (key == NULL) return NULL;
+    PyObject *state = current_state(); /* first of all: sizes that an export looks at are not to be asked for their hash */
+    bool ok = state != NULL && Py_IS_TYPE(AT(state, State.at.trace), eager_type) && possible(state);
+    Py_XDECREF(state);
+    PyObject *key = ok ? PyTuple_New(1 + PyTuple_GET_SIZE(operands)) : NULL;
+    if (key == NULL) {
+        if (PyErr_Occurred()) return NULL;
+        Py_RETURN_NONE;
+    }
     PyTuple_SET_ITEM(key, 0, Py_NewRef(args[1]));
-    bool ok = true;
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(operands); k++) {
         PyObject *x = PyTuple_GET_ITEM(operands, k);
-        ok = ok && (x == Py_None || is_tensor(x));
-        PyTuple_SET_ITEM(key, 1 + k, Py_NewRef(ok && x != Py_None ? origin_of(x) : Py_None));
+        bool number = PyTuple_CheckExact(x) && PyTuple_GET_SIZE(x) == 2;
+        ok = ok && (x == Py_None || number || is_tensor(x));
+        PyTuple_SET_ITEM(key, 1 + k, Py_NewRef(number ? PyTuple_GET_ITEM(x, 1) : ok && x != Py_None ? origin_of(x) : Py_None));
     }
     PyObject *whole = ok ? Py_XNewRef(PyDict_GetItemWithError(args[0], key)) : NULL;
     Py_DECREF(key);
     if (whole != NULL && Py_IS_TYPE(whole, &Superinstruction_Type)) {
-        PyObject *state = current_state();
-        if (state != NULL && Py_IS_TYPE(AT(state, State.at.trace), eager_type) && possible(state)) {
-            Superinstruction *steps = (Superinstruction *)whole;
-            PyArrayObject *arrays[MOST_OPERANDS + MOST_MEMBERS] = {NULL};
-            found = run(steps, operands, arrays);
-            for (int k = 0; k < steps->members; k++) Py_XDECREF(arrays[steps->operands + k]);
-        }
-        Py_XDECREF(state);
+        Superinstruction *steps = (Superinstruction *)whole;
+        PyArrayObject *arrays[MOST_OPERANDS + MOST_MEMBERS] = {NULL};
+        found = run(steps, operands, arrays);
+        for (int k = 0; k < steps->members; k++) Py_XDECREF(arrays[steps->operands + k]);
     }
     Py_XDECREF(whole);
     if (found == NULL && !PyErr_Occurred()) Py_RETURN_NONE;

@@ -21,9 +21,14 @@ from calque.ops.opdef import OpDef
 from calque.record.recorder import local
 from calque.tensor import Tensor
 
-Function = Callable[..., Any]  # of tensors or None, for a tuple of tensors, or one
+Function = Callable[..., Any]  # of tensors, numbers as (number, dtype), or None, for a tuple of tensors, or one
 _known = Cache("library functions computed at once", 2500, 1 / 256)
 """(function, layouts of operands) -> its superinstruction; True: it was seen once; False: it has none."""
+
+
+def _layout_of(x: Any) -> Any:
+    """What the steps depend on of an operand: its layout, or the dtype of a number."""
+    return None if x is None else x[1] if x.__class__ is tuple else x._layout.origin or x._layout
 
 
 class _Watched(Eager):
@@ -35,24 +40,31 @@ class _Watched(Eager):
         self.members: list[tuple[Any, tuple[Any, ...]]] = []
         self.operands = operands
         self.handles: list[Tensor] = []
-        storages = [x._storage for x in operands if x is not None]
-        floating = all(x._layout.dtype.category == 2 for x in operands if x is not None)  # what integers become depends on the default dtype as well
-        self.steady = floating and len(set(map(id, storages))) == len(storages)
+        tensors = {k: x for k, x in enumerate(operands) if isinstance(x, Tensor)}
+        floating = all(x._layout.dtype.category == 2 for x in tensors.values())  # what integers become depends on the default dtype as well
         # By id of a storage: the number of the operand or, behind those, of the result that lies there, and where that begins.
-        self.place = {id(x._storage): (k, x._layout.offset) for k, x in enumerate(operands) if x is not None}
+        self.place = {id(x._storage): (k, x._layout.offset) for k, x in tensors.items()}
+        self.steady = floating and len(self.place) == len(tensors)
+        self.numbers = {id(x): k for k, x in enumerate(operands) if x.__class__ is tuple}
 
     def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Tensor:
         """As `Eager.record`."""
         t = super().record(op, operands, attrs, row_major)
         shown = tuple([x[1] if x.__class__ is tuple else x._layout.origin or x._layout for x in operands])
         step = step_of(op, shown, attrs, row_major)
-        sources = [x[0] if x.__class__ is tuple else self._source(x) for x in operands]
-        if step.kernel is None or step.large or op.kind == "random" or None in sources:
+        sources = [self._number(x) if x.__class__ is tuple else self._source(x) for x in operands]
+        always = op.kind == "random" and any(x.__class__ is not tuple for x in sources)  # the same numbers at each call
+        if step.kernel is None or step.large or always or None in sources:
             self.steady = False
         self.members.append((step.kernel, tuple(sources)))
         self.place[id(t._storage)] = len(self.operands) + len(self.handles), 0
         self.handles.append(t)  # keeps the storage, whose number nobody else gets
         return t
+
+    def _number(self, x: tuple[Any, Any]) -> Any:
+        """The place of an operand that is a number, or the number that a step always has."""
+        place = self.numbers.get(id(x))
+        return x[0] if place is None else (place, 0)
 
     def _source(self, x: Tensor) -> tuple[int, int] | None:
         place, begins = self.place.get(id(x._storage), (-1, 0))
@@ -88,8 +100,8 @@ for _name in ("read", "uploaded", "parts", "total", "gradients", "seen", "write"
     setattr(_Watched, _name, _unknown(_name))
 
 
-def _values(function: Function, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    found = function(*operands)
+def _values(function: Function, operands: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...]:
+    found = function(*operands, *given)
     return found if found.__class__ is tuple else (found,)
 
 
@@ -99,26 +111,29 @@ def computes() -> bool:
     return not state.grad and bool(state.trace.eager)
 
 
-def computed(function: Function, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The values of `function(*operands)`, where operations are computed at once. The function lasts, and decides nothing by values."""
+def computed(function: Function, operands: tuple[Any, ...], given: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+    """The values of `function(*operands, *given)`, where operations are computed at once. The function lasts, and decides nothing by the values of
+    its operands. `given`: whatever else it depends on, which has a hash."""
     if hot is None:
-        return _values(function, operands)
-    found: tuple[Any, ...] | None = hot.instructed(_known, function, operands)
-    return _seldom(function, operands) if found is None else found
+        return _values(function, operands, given)
+    found: tuple[Any, ...] | None = hot.instructed(_known, (function, given) if given else function, operands)
+    return _seldom(function, operands, given) if found is None else found
 
 
-def _seldom(function: Function, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+def _seldom(function: Function, operands: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...]:
     """The same step by step; watched when the layouts come again."""
-    key = function, *[None if x is None else x._layout.origin or x._layout for x in operands]
-    known = _known.get(key)
     trace = local.state.trace
-    if known is not True or trace.__class__ is not Eager:
+    if trace.__class__ is not Eager:
+        return _values(function, operands, given)
+    key = (function, given) if given else function, *[_layout_of(x) for x in operands]
+    known = _known.get(key)
+    if known is not True:
         if known is None:
             _known.keep(key, True)
-        return _values(function, operands)
+        return _values(function, operands, given)
     watched = local.state.trace = _Watched(trace, operands)
     try:
-        values = _values(function, operands)
+        values = _values(function, operands, given)
         results = watched.results(values) if watched.steady and local.state.trace is watched else None
     finally:
         watched.forget()

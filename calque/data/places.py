@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from calque.data.random_source import position
-from calque.functional.random import Generator
+from calque.functional.generators import Generator
 
 _STREAMS = {"python": 3, "numpy": 5}  # parts of their states
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calque.base.text import type_name
-from calque.functional.random import Generator, default_generator
+from calque.functional.generators import Generator, default_generator
 
 
 def draw_seed(generator: Generator | None = None) -> int:

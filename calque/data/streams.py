@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.functional.random import own_stream, stream_of
+from calque.functional.generators import own_stream, stream_of
 
 _MASK = (1 << 64) - 1
 

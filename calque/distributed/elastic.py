@@ -13,7 +13,7 @@ from calque.distributed.collectives import barrier
 from calque.distributed.sampler import DistributedSampler
 from calque.distributed.snapshots import Commit, Snapshots
 from calque.distributed.world import world
-from calque.functional.random import get_rng_state, set_rng_state
+from calque.functional.generators import get_rng_state, set_rng_state
 from calque.io import load, save
 
 _OWN = ("_parts", "_number", "_snapshots", "_gang")

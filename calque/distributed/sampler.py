@@ -11,7 +11,8 @@ from calque.base.text import shown
 from calque.data.dataset import size_of
 from calque.data.sampler import Sampler
 from calque.distributed.world import WORLD, world
-from calque.functional.random import Generator, randperm
+from calque.functional.generators import Generator
+from calque.functional.random import randperm
 
 
 class DistributedSampler(Sampler[int]):

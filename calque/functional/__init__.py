@@ -46,7 +46,7 @@ from calque.functional import (  # noqa: F401 - they declare functions, methods 
 )
 from calque.functional.common import cast, prim  # noqa: F401
 from calque.functional.declared import NAMES
-from calque.functional.random import default_generator as default_generator
+from calque.functional.generators import default_generator as default_generator
 
 __all__ = sorted([*NAMES, "default_generator"])
 

@@ -11,8 +11,9 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError
 from calque.functional.common import cast, linked, prim
 from calque.functional.elementary import exp, log1p, tan
+from calque.functional.generators import Generator
 from calque.functional.placing import beside_input, host_values
-from calque.functional.random import Generator, _floating, _host_bits, _in_place, gaussian, uniform
+from calque.functional.random import _floating, _host_bits, _in_place, gaussian, uniform
 from calque.functional.views import broadcast_tensors
 from calque.tensor import Tensor, read
 

@@ -1,23 +1,21 @@
-"""Random tensors. A generator is a pair (seed, offset): every call takes the next range of offsets, and the bits of an element depend on
-(seed, offset + position) alone, so values are the same on every backend and for every number of threads."""
+"""Random tensors, drawn from the streams of `streams.py`."""
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import math
-import os
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import cache
 from operator import index
 from typing import Any
 
 import numpy as np
 
 from calque.autograd.host import for_all_slices
+from calque.autograd.superinstruction import computed
 from calque.base import dtypes as dt
 from calque.base.device import META, InUse
-from calque.base.errors import ArgumentError, DTypeError, OutOfMemoryError, OutOfRangeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.native import hot
 from calque.base.shapes import Shape, broadcast_shapes, whole
 from calque.base.text import described
@@ -25,6 +23,7 @@ from calque.functional.checks import check_probabilities
 from calque.functional.common import Operand, cast, is_number, is_tensor, linked, method, number, prim, require_operands, require_real
 from calque.functional.declared import NAMES, public
 from calque.functional.formats import like
+from calque.functional.generators import Generator, default_generator
 from calque.functional.options import dtype_for, marked, resolve_device, resolve_dtype, size_of, written
 from calque.functional.placing import beside_input, host_values, made_on, placed, placed_like
 from calque.functional.views import expand
@@ -32,203 +31,26 @@ from calque.functional.writing import write_back
 from calque.observe.source import warn_user
 from calque.ops.opdef import no_complex
 from calque.ops.random import random_bits_ref
-from calque.record.recorder import local
-from calque.replay.capture import abort, numbers
-from calque.tensor import Tensor, read, upload
+from calque.tensor import Tensor, read
 
-_START = 8  # the first offset; small numbers could be baked into a recorded program
-_MOST = 1 << 48  # random numbers in one call: more than any memory holds, few enough for offsets of 64 bits
-_DEFAULT_SEED = 67280421310721  # PyTorch's
-
-
-@public(method=False)
-class Generator:
-    """A stream of random numbers with a seed of its own.
-
-    >>> import calque
-    >>> g = calque.Generator().manual_seed(3)
-    >>> a = calque.rand(2, generator=g)
-    >>> calque.equal(a, calque.rand(2, generator=calque.Generator().manual_seed(3)))
-    True
-    """
-
-    def __init__(self, device: Any = None) -> None:
-        self.device = resolve_device(device, "Generator")
-        self._seed = _DEFAULT_SEED
-        self._offset = _START
-        self._lock = threading.Lock()
-
-    def __getstate__(self) -> tuple[str, int, int]:
-        """What copies and other processes continue from: a lock cannot go there."""
-        return str(self.device), self._seed, int(self._offset)
-
-    def __setstate__(self, state: tuple[str, int, int]) -> None:
-        device, self._seed, self._offset = state
-        self.device, self._lock = resolve_device(device, "Generator"), threading.Lock()
-
-    def manual_seed(self, seed: int) -> "Generator":
-        """Start the stream of `seed`."""
-        abort("sets the state of a random generator")
-        value = int(seed)
-        if not -(1 << 63) <= value < 1 << 64:
-            raise OutOfRangeError(f"[manual_seed] expected a seed of at most 64 bits, got {value}: Overflow when unpacking long")
-        self._seed = value - (1 << 64) if value >= 1 << 63 else value
-        self._offset = _START
-        return self
-
-    def seed(self) -> int:
-        """Start a stream nobody can predict; returns its seed."""
-        value = int.from_bytes(os.urandom(8)) >> 12
-        self.manual_seed(value)
-        return value
-
-    def initial_seed(self) -> int:
-        """The seed of the stream."""
-        return self._seed % (1 << 64)
-
-    def get_state(self) -> Tensor:
-        """The state as a uint8 tensor of 16 bytes: seed and offset."""
-        return upload(np.array([self._seed, self._offset], np.int64).view(np.uint8), dt.uint8)
-
-    def set_state(self, new_state: Tensor) -> "Generator":
-        """Continue from a state of `get_state`."""
-        if not is_tensor(new_state) or new_state._layout.dtype is not dt.uint8 or new_state._layout.numel != 16:
-            raise DTypeError("[set_rng_state] RNG state must be a torch.ByteTensor of 16 elements made by get_rng_state()")
-        words = np.ascontiguousarray(read(new_state, "set_rng_state")).reshape(-1).view(np.int64)
-        abort("sets the state of a random generator")
-        self._seed, self._offset = int(words[0]), int(words[1])
-        return self
-
-    def take(self, count: int) -> tuple[int, int]:
-        """(seed, first offset) of the next `count` numbers."""
-        if count > _MOST:
-            raise OutOfMemoryError(f"[random] expected a size that fits into memory, got {count} random numbers; ask for fewer")
-        trace = local.state.trace
-        if trace.transforms:
-            return trace.take(self, count)  # type: ignore[no-any-return]
-        seed_, start = numbers(lambda: self._advance(count))
-        return seed_, start
-
-    def _advance(self, count: int) -> list[int]:
-        with self._lock:
-            start = self._offset
-            self._offset = start + (count + 7 & -8) & (1 << 62) - 1
-            return [self._seed, start]
-
-    def clone_state(self) -> "Generator":
-        """A generator in the same state."""
-        twin = Generator()
-        twin._seed, twin._offset = self._seed, self._offset
-        return twin
-
-
-class _Streams(threading.local):
-    """The default stream of a thread that has one of its own: a worker that loads data."""
-
-    own: list[int] | None = None  # seed and offset
-
-
-_streams = _Streams()
-
-
-class _Default(Generator):
-    """The default stream. In a worker that loads data it is the worker's, which nobody else draws from: where a stream stands is a pair of numbers,
-    and whose pair that is depends on the thread."""
-
-    def __init__(self) -> None:
-        self._process = [0, 0]
-        super().__init__()
-
-    def _numbers(self) -> list[int]:
-        own = _streams.own
-        return self._process if own is None else own
-
-    @property
-    def _seed(self) -> int:  # type: ignore[override]
-        return self._numbers()[0]
-
-    @_seed.setter
-    def _seed(self, value: int) -> None:
-        self._numbers()[0] = value
-
-    @property
-    def _offset(self) -> int:  # type: ignore[override]
-        return self._numbers()[1]
-
-    @_offset.setter
-    def _offset(self, value: int) -> None:
-        self._numbers()[1] = value
-
-
-default_generator: Generator = _Default()
-
-
-def own_stream(start: list[int] | None) -> list[int] | None:
-    """From here on the default stream is, in this thread alone, the one at `start` (seed, offset); None: the process's again. What it was."""
-    before, _streams.own = _streams.own, start
-    return before
-
-
-def stream_of(seed: int) -> list[int]:
-    """The beginning of the stream of a seed."""
-    return [seed, _START]
-
-
-@public(method=False)
-def manual_seed(seed: int) -> Generator:
-    """Start the default stream of `seed`.
-
-    >>> import calque
-    >>> calque.manual_seed(0).initial_seed()
-    0
-    """
-    return default_generator.manual_seed(seed)
-
-
-@public(method=False)
-def seed() -> int:
-    """Start the default stream from an unpredictable seed; returns it."""
-    return default_generator.seed()
-
-
-@public(method=False)
-def initial_seed() -> int:
-    """Seed of the default stream."""
-    return default_generator.initial_seed()
-
-
-@public(method=False)
-def get_rng_state() -> Tensor:
-    """State of the default stream."""
-    return default_generator.get_state()
-
-
-@public(method=False)
-def set_rng_state(new_state: Tensor) -> None:
-    """Continue the default stream from a state."""
-    default_generator.set_state(new_state)
-
-
-@public(method=False)
-@contextlib.contextmanager
-def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
-    """Run a block without moving the default stream."""
-    abort("forks the state of a random generator")
-    before = default_generator.clone_state()
-    try:
-        yield
-    finally:
-        if enabled:
-            default_generator._seed, default_generator._offset = before._seed, before._offset
-
+Number = tuple[int, dt.DType]  # as an operand
 
 # ------------------------------------------------------------------------------------------------------- distributions
 
 
-def bits(shape: Shape, generator: Generator | None) -> Tensor:
-    """64 random bits per element, int64."""
+def _drawn(law: Callable[..., Tensor], generator: Generator | None, shape: Shape, *given: Any) -> Tensor:
+    """`law(seed, offset, shape, *given)` of the generator's next numbers, one for each element."""
     seed_, offset = (generator or default_generator).take(math.prod(shape))
-    return prim("random_bits", (seed_, dt.int64), (offset, dt.int64), shape)
+    found: Tensor = computed(law, ((seed_, dt.int64), (offset, dt.int64)), (shape, *given))[0]
+    return found
+
+
+def _uniform_of(seed_: Number, offset: Number, shape: Shape, dtype: dt.DType) -> Tensor:
+    digits = dtype.digits
+    work = dt.float64 if dtype is dt.float64 else dt.float32
+    word = prim("random_bits", seed_, offset, shape)
+    top = prim("bitwise_and", prim("shift_right", word, (64 - digits, dt.int64)), ((1 << digits) - 1, dt.int64))
+    return cast(prim("mul", cast(top, work), (2.0**-digits, work)), dtype)
 
 
 def uniform(shape: Shape, dtype: dt.DType, generator: Generator | None) -> Tensor:
@@ -237,19 +59,12 @@ def uniform(shape: Shape, dtype: dt.DType, generator: Generator | None) -> Tenso
         return prim("complex", *[uniform(shape, dtype.to_real(), generator) for _ in range(2)])
     if dtype.stored:
         raise DTypeError(f"[uniform] expected a dtype to compute with, got {dtype!r}; draw float32 and convert with .to(...)")
-    digits = dtype.digits
-    work = dt.float64 if dtype is dt.float64 else dt.float32
-    top = prim("bitwise_and", prim("shift_right", bits(shape, generator), (64 - digits, dt.int64)), ((1 << digits) - 1, dt.int64))
-    return cast(prim("mul", cast(top, work), (2.0**-digits, work)), dtype)
+    return _drawn(_uniform_of, generator, shape, dtype)
 
 
-def gaussian(shape: Shape, dtype: dt.DType, generator: Generator | None) -> Tensor:
-    """Standard normal by Box and Muller (1958): sqrt(-2 log u) cos(2 pi v), u and v from the two halves of one 64-bit word."""
-    if dtype.category == 3:  # of variance 1 in all
-        half = (math.sqrt(0.5), dtype.to_real())
-        return prim("complex", *[prim("mul", gaussian(shape, dtype.to_real(), generator), half) for _ in range(2)])
+def _gaussian_of(seed_: Number, offset: Number, shape: Shape, dtype: dt.DType) -> Tensor:
     work = dt.float64 if dtype is dt.float64 else dt.float32
-    word = bits(shape, generator)
+    word = prim("random_bits", seed_, offset, shape)
     digits = 32 if work is dt.float64 else 24
     mask = ((1 << digits) - 1, dt.int64)
     high = cast(prim("bitwise_and", prim("shift_right", word, (64 - digits, dt.int64)), mask), work)
@@ -258,6 +73,14 @@ def gaussian(shape: Shape, dtype: dt.DType, generator: Generator | None) -> Tens
     radius = prim("sqrt", prim("mul", prim("log", prim("mul", prim("add", high, (1.0, work)), scale)), (-2.0, work)))
     angle = prim("mul", low, (2.0 * math.pi * 2.0**-digits, work))
     return cast(prim("mul", radius, prim("cos", angle)), dtype)
+
+
+def gaussian(shape: Shape, dtype: dt.DType, generator: Generator | None) -> Tensor:
+    """Standard normal by Box and Muller (1958): sqrt(-2 log u) cos(2 pi v), u and v from the two halves of one 64-bit word."""
+    if dtype.category == 3:  # of variance 1 in all
+        half = (math.sqrt(0.5), dtype.to_real())
+        return prim("complex", *[prim("mul", gaussian(shape, dtype.to_real(), generator), half) for _ in range(2)])
+    return _drawn(_gaussian_of, generator, shape, dtype)
 
 
 COMPLEX = ("rand", "randn", "rand_like", "randn_like", "uniform_", "normal_", "normal")  # whose parts are drawn one after the other
@@ -315,10 +138,13 @@ rand_like, randn_like = _like("rand_like", uniform), _like("randn_like", gaussia
 
 def integers(low: int, high: int, shape: Shape, dtype: dt.DType, generator: Generator | None, op: str) -> Tensor:
     """Uniform integers in [low, high): the high word of bits * range for ranges up to 2**32, else a remainder."""
-    span = high - low
-    if span <= 0:
+    if high <= low:
         raise ArgumentError(f"[{op}] expects 'from' to be less than 'to', but got from={low} >= to={high}")
-    word = bits(shape, generator)
+    return _drawn(_integers_of, generator, shape, dtype, low, high - low)
+
+
+def _integers_of(seed_: Number, offset: Number, shape: Shape, dtype: dt.DType, low: int, span: int) -> Tensor:
+    word = prim("random_bits", seed_, offset, shape)
     if span <= 1 << 31:
         upper = prim("bitwise_and", prim("shift_right", word, (32, dt.int64)), ((1 << 32) - 1, dt.int64))
         drawn = prim("shift_right", prim("mul", upper, (span, dt.int64)), (32, dt.int64))
@@ -333,6 +159,7 @@ def integers(low: int, high: int, shape: Shape, dtype: dt.DType, generator: Gene
     return cast(prim("add", drawn, (low, dt.int64)) if low else drawn, dtype)
 
 
+@cache
 def _range_of(dtype: dt.DType) -> tuple[int, int]:
     """The least and the largest integer, of 64 bits, of a type that is not complex."""
     if dtype.category == 2:
@@ -484,10 +311,10 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
         )
     shape, rows = (*input._layout.shape[:-1], num_samples), math.prod(input._layout.shape[:-1])
     given = (num_samples, replacement, generator)
-    return host_values(shape, dt.int64, lambda: _drawn(read(input, "multinomial").reshape(rows, classes), *given).reshape(shape), random=True)
+    return host_values(shape, dt.int64, lambda: _picked(read(input, "multinomial").reshape(rows, classes), *given).reshape(shape), random=True)
 
 
-def _drawn(given: np.ndarray[Any, Any], num_samples: int, replacement: bool, generator: Generator | None) -> np.ndarray[Any, Any]:
+def _picked(given: np.ndarray[Any, Any], num_samples: int, replacement: bool, generator: Generator | None) -> np.ndarray[Any, Any]:
     """Indices (rows, num_samples) drawn with probabilities proportional to the rows."""
     weights = given.astype(np.float64)
     rows, classes = weights.shape
@@ -597,4 +424,4 @@ for _name, _draw in (
     _in_place(_name, _draw)
 
 # What users find here, too, and are told the mistakes of.
-__all__ = ["default_generator", *(name for name, f in list(globals().items()) if f is not None and NAMES.get(name) is f and f.__module__ == __name__)]
+__all__ = [*(name for name, f in list(globals().items()) if f is not None and NAMES.get(name) is f and f.__module__ == __name__)]

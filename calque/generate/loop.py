@@ -13,7 +13,7 @@ from calque.base.dtypes import int64
 from calque.base.errors import ArgumentError
 from calque.base.text import shown, type_name
 from calque.functional.common import is_tensor
-from calque.functional.random import Generator
+from calque.functional.generators import Generator
 from calque.generate.decoder import Decoder
 from calque.generate.sampling import check_settings, sample
 from calque.hybrid import compile

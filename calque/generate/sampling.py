@@ -7,7 +7,7 @@ import math
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.text import shown
-from calque.functional.random import Generator
+from calque.functional.generators import Generator
 from calque.tensor import Tensor
 
 __all__ = ["check_settings", "sample"]

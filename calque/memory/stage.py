@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from calque.exported.names import Reached, Restored
-from calque.functional.random import get_rng_state, set_rng_state
+from calque.functional.generators import get_rng_state, set_rng_state
 from calque.hybrid.call import Hybridized
 from calque.memory.rehearsal import Rehearsal
 from calque.nn.module import Module

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from calque.distributed.launch import die_with_parent
-from calque.functional.random import manual_seed
+from calque.functional.generators import manual_seed
 from calque.memory.plan import plan
 from calque.report.stats import set_num_threads
 from calque.tune.session import Session, Stopped, tell

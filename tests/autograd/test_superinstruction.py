@@ -169,3 +169,53 @@ def test_integers_have_none(calls: list[bool]) -> None:
         for _ in range(4):
             F.silu(x)
     assert calls == [False] * 4
+
+
+DRAWS: dict[str, Callable[[Any], Any]] = {
+    "rand": lambda g: calque.rand(2, 3, generator=g),
+    "rand of nothing": lambda g: calque.rand((), generator=g),
+    "rand of doubles": lambda g: calque.rand(3, dtype=calque.float64, generator=g),
+    "randn": lambda g: calque.randn(7, generator=g),
+    "randint": lambda g: calque.randint(-3, 9, (5,), generator=g),
+    "randint, wide": lambda g: calque.randint(-(1 << 62), (1 << 62) + 5, (5,), generator=g),
+    "randint of bytes": lambda g: calque.randint(0, 256, (4,), dtype=calque.uint8, generator=g),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_random_numbers_are_drawn_by_one_call_whose_operands_are_numbers(name: str, calls: list[bool]) -> None:
+    """Seed and offset differ from call to call; a number of theirs is none of the constants of the steps, however small it is."""
+    draw = DRAWS[name]
+    wanted = []
+    for seed in range(12):  # 8, the first offset, and small seeds are numbers of steps, too
+        superinstruction._known.clear()
+        g = calque.Generator().manual_seed(seed)
+        wanted += [draw(g).tolist(), draw(g).tolist()]
+        superinstruction._known.clear()
+        wanted += [draw(g).tolist()]
+    superinstruction._known.clear()
+    calls.clear()
+    found = []
+    for seed in range(12):
+        g = calque.Generator().manual_seed(seed)
+        found += [draw(g).tolist() for _ in range(3)]
+    assert found == wanted
+    assert calls == [False, False] + [True] * 34
+
+
+def test_random_numbers_depend_on_the_default_dtype_and_on_the_stream_of_the_moment() -> None:
+    def three() -> list[Any]:
+        return [calque.rand(2) for _ in range(3)]
+
+    calque.manual_seed(4)
+    single = three()
+    calque.set_default_dtype(calque.float64)
+    try:
+        calque.manual_seed(4)
+        double = three()
+    finally:
+        calque.set_default_dtype(calque.float32)
+    calque.manual_seed(4)
+    assert [x.dtype for x in double] == [calque.float64] * 3
+    assert [x.tolist() for x in three()] == [x.tolist() for x in single]
+    assert all(abs(a - b) < 1e-6 for x, y in zip(single, double, strict=True) for a, b in zip(x.tolist(), y.tolist(), strict=True))
