@@ -273,8 +273,7 @@ PyObject *eager_record(PyObject *state, PyObject *op, PyObject *operands, PyObje
 
 /* ------------------------------------------------------------------------------------------- between handles and arrays of NumPy */
 
-/* A view of memory under a layout; NULL without an error where types differ or there is nothing. */
-static PyObject *shown(PyArrayObject *flat, PyObject *layout) {
+PyObject *shown(PyArrayObject *flat, PyObject *layout) {
     PyObject *shape = AT(layout, Layout.at.shape), *strides = AT(layout, Layout.at.strides);
     Py_ssize_t ndim = PyTuple_GET_SIZE(shape), size = PyArray_ITEMSIZE(flat);
     PyArray_Descr *descr = PyArray_DESCR(flat);

@@ -26,6 +26,8 @@ PyObject *eager_made(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *array_over(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *set_reading(PyObject *module, PyObject *args);
 PyObject *read_element(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *set_writing(PyObject *module, PyObject *args);
+PyObject *write_at_once(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *index_key(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 #endif

@@ -11,7 +11,7 @@
 #define SLOTS_TENSOR(X) X(_storage) X(_layout) X(_requires_grad) X(_grad_fn) X(_grad) X(_base) X(_views) X(_cache) X(_hooks)
 #define SLOTS_STORAGE(X) X(trace) X(slot) X(layout) X(buffer) X(home) X(version) X(writer)
 #define SLOTS_BUFFER(X) X(array) X(task) X(owner) X(export) X(trace) X(number) X(readers) X(pins) X(floating) X(made)
-#define SLOTS_LAYOUT(X) X(shape) X(strides) X(offset) X(dtype) X(upright) X(origin)
+#define SLOTS_LAYOUT(X) X(shape) X(strides) X(offset) X(dtype) X(device) X(numel) X(contiguous) X(upright) X(origin)
 #define SLOTS_NODE(X) X(edge) X(next) X(saved) X(versions) X(number) X(hooks) X(retain) X(freed)
 #define SLOTS_FUNCTION(X) X(backward) X(label) X(outputs) X(where) X(context)
 #define SLOTS_EDGE(X) X(next) X(parent) X(op) X(layout) X(boundary) X(formula) X(gradients)

@@ -1,5 +1,6 @@
 /* The kernels of operations that are computed at once. They hold no memory of their own and may run in any thread that has the interpreter. */
 #include "kernels.h"
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -25,12 +26,27 @@ PyObject *set_blas(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* An integer between these ends, in its bytes. */
+#define WHOLE_AT(name, Type, least, most) \
+    case name: { \
+        Type narrow = (Type)value; \
+        if (value < (least) || value > (most)) return false; \
+        memcpy(where, &narrow, sizeof narrow); \
+        return true; \
+    }
+
 bool number_at(PyObject *number, int type, char *where) {
-    if (type == NPY_LONG) {
+    if (PyTypeNum_ISINTEGER(type)) {
         long value = PyLong_Check(number) ? PyLong_AsLong(number) : -1;
         if (value == -1 && (PyErr_Occurred() || !PyLong_Check(number))) { PyErr_Clear(); return false; }
-        memcpy(where, &value, 8);
-        return true;
+        switch (type) {
+            WHOLE_AT(NPY_BYTE, int8_t, INT8_MIN, INT8_MAX)
+            WHOLE_AT(NPY_UBYTE, uint8_t, 0, UINT8_MAX)
+            WHOLE_AT(NPY_SHORT, int16_t, INT16_MIN, INT16_MAX)
+            WHOLE_AT(NPY_INT, int32_t, INT32_MIN, INT32_MAX)
+            WHOLE_AT(NPY_LONG, int64_t, LONG_MIN, LONG_MAX)
+            default: return false;
+        }
     }
     if (type == NPY_BOOL && PyBool_Check(number)) { *where = number == Py_True; return true; }
     if (type != NPY_FLOAT32 && type != NPY_FLOAT64) return false;

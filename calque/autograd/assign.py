@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from calque.autograd.moving import move
@@ -10,6 +10,7 @@ from calque.base.device import CPU
 from calque.base.dtypes import DType, bool_, float32, float64, int64
 from calque.base.errors import AutogradError
 from calque.base.layout import Layout, dense_layout, layout
+from calque.base.native import hot
 from calque.base.shapes import contiguous_strides, within_dense
 from calque.observe.source import user_line
 from calque.ops.opdef import get
@@ -43,6 +44,8 @@ def _zeros(view: Layout) -> Tensor:
 
 def assign(t: Tensor, value: Tensor) -> Tensor:
     """In-place write of `value` (same shape, dtype and device) into `t`, with PyTorch's autograd rules. Returns `t`."""
+    if written(t, value):
+        return t
     state = local.state
     if value._layout.device is not t._layout.device:
         value = move(value, t._layout.device)
@@ -73,6 +76,16 @@ def assign(t: Tensor, value: Tensor) -> Tensor:
     return t
 
 
+def _unwritten(t: Tensor, value: Any) -> bool:
+    """What the compiled module says where it is not there."""
+    return False
+
+
+written: Callable[[Tensor, Any], bool] = _unwritten if hot is None else hot.written
+"""Whether `value`, a tensor of the same shape and type or a number, was written into `t`, where operations are computed at once and nothing is
+unusual. Else nothing has happened, and what follows here does it."""
+
+
 def put(t: Tensor, values: Any) -> None:
     """The values of an array, or a number, in the place of those of `t`, where operations are computed at once."""
     local.state.trace.put(t._storage, t._layout, values)
@@ -84,6 +97,8 @@ def put(t: Tensor, values: Any) -> None:
 def put_number(t: Tensor, value: Any) -> bool:
     """Write a number that the dtype of `t` holds, if that is all there is to do; else False."""
     state, view, base = local.state, t._layout, t._base
+    if written(t, value):
+        return True
     if not state.trace.eager or view.device is not CPU or t._requires_grad or (base is not None and base._requires_grad):
         return False
     fits = value.__class__ in _PUT.get(view.dtype, ()) and -_SAFE <= value <= _SAFE

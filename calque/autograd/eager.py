@@ -42,6 +42,7 @@ from calque.record.numbers import BAKED, scalar_tag
 from calque.record.path import BEHIND, Edge
 from calque.record.recorder import State, Storage, Trace, local, recording_line
 from calque.record.trie import BOUND, root
+from calque.record.versions import Silent
 from calque.run import dispatch
 from calque.run.backends import recurrence
 from calque.run.buffer import Buffer, strided
@@ -149,7 +150,7 @@ def _step_for(op: OpDef, first: Layout, second: Any, unusual: Callable[..., bool
     forget_steps()
     shown = (first,) if second is None else (first, second)
     found: Step | bool = False
-    if unusual is None or not all(view.__class__ is Layout for view in shown) or not unusual(*map(_Shown, shown)):
+    if unusual is None or not unusual(*[_Shown(view if view.__class__ is Layout else first) for view in shown]):  # a number is of the tensor's type
         step = step_of(op, shown)
         found = step if step.kernel is not None else False
     _known_steps.keep((op, first, second, unusual), found)
@@ -407,3 +408,4 @@ if hot is not None:
     _TWINS = Eager.array, Eager.made, Step._edge, Step.edge_at
     hot.set_eager(Eager, Step, _steps, _known_steps, _step_for, source._ours, source._others, source._foreign, *_TWINS, settings, vars(events))
     hot.set_reading(causes.Causes.sites, dispatch.unreported)
+    hot.set_writing(source._lines, _writers, Silent, CPU)

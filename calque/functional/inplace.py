@@ -6,7 +6,7 @@ from math import prod
 from types import NoneType
 from typing import Any
 
-from calque.autograd.assign import assign
+from calque.autograd.assign import assign, written
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.errors import AutogradError, ShapeError
@@ -34,6 +34,8 @@ def copy_(input: Tensor, other: Operand, non_blocking: bool = False) -> Tensor:
     tensor([[1., 2.],
             [1., 2.]])
     """
+    if written(input, other):
+        return input
     if not is_tensor(other):
         require_operands("copy_", other)
         other = filled((), other, _WIDEST[dt.of_scalar(number(other)).category], "copy_") if is_scalar(other) else as_tensor(other)
@@ -98,6 +100,8 @@ def fill_(input: Tensor, value: Any) -> Tensor:
     >>> calque.zeros(3).fill_(2)
     tensor([2., 2., 2.])
     """
+    if not is_tensor(value) and written(input, value):
+        return input
     target = input if is_tensor(value) else _shown_once(input)
     check_target("fill_", target)
     assign(target, _over(target, filling(target, value, "fill_")))
@@ -107,6 +111,8 @@ def fill_(input: Tensor, value: Any) -> Tensor:
 @public()
 def zero_(input: Tensor) -> Tensor:
     """Every element set to zero."""
+    if written(input, 0):
+        return input
     target = _shown_once(input)
     check_target("zero_", target)
     assign(target, prim("full", (0.0 if input._layout.dtype is not dt.bool_ else False, input._layout.dtype), tuple(target._layout.shape)))

@@ -178,7 +178,6 @@ DRAWS: dict[str, Callable[[Any], Any]] = {
     "randn": lambda g: calque.randn(7, generator=g),
     "randint": lambda g: calque.randint(-3, 9, (5,), generator=g),
     "randint, wide": lambda g: calque.randint(-(1 << 62), (1 << 62) + 5, (5,), generator=g),
-    "randint of bytes": lambda g: calque.randint(0, 256, (4,), dtype=calque.uint8, generator=g),
 }
 
 
