@@ -74,7 +74,11 @@ static PyObject *total(PyObject *a, PyObject *b) {
     return PyObject_Vectorcall(total_twin, args + 2, 2, NULL);
 }
 
-typedef struct { PyObject *work, *heap, *pending, *leaves; } Pass;
+/* `needed`: ids of the targets that lead to one that is asked for, or None: all are; `wanted`: ids of those that are asked for. */
+typedef struct { PyObject *work, *heap, *pending, *leaves, *needed, *wanted; } Pass;
+
+/* Whether a gradient of that target is needed; -1 with an error. */
+static int is_needed(const Pass *pass, PyObject *key) { return pass->needed == Py_None ? 1 : PySet_Contains(pass->needed, key); }
 
 /* What `send` does for a target that is a node with one output or a leaf; everything else is for Python. */
 static bool send(const Pass *pass, PyObject *target, PyObject *gradient) {
@@ -88,6 +92,8 @@ static bool send(const Pass *pass, PyObject *target, PyObject *gradient) {
     }
     PyObject *key = PyLong_FromVoidPtr(target), *where = node ? pass->pending : pass->leaves;
     if (key == NULL) return false;
+    int asked = is_needed(pass, key);
+    if (asked != 1) { Py_DECREF(key); return asked == 0; }
     PyObject *held = PyDict_GetItemWithError(where, key), *sum = NULL;
     bool ok = !PyErr_Occurred();
     if (ok && held != NULL) {
@@ -167,28 +173,41 @@ static PyObject *gradients_of(const Pass *pass, PyObject *state, PyObject *node,
     return PyObject_CallMethodObjArgs(pass->work, gradients_name, state, node, gradient, NULL);
 }
 
+/* Whether one of the targets of a node is needed; -1 with an error. */
+static int leads_on(const Pass *pass, PyObject *targets) {
+    int found = pass->needed == Py_None;
+    for (Py_ssize_t k = 0; found == 0 && k < PyTuple_GET_SIZE(targets); k++) {
+        PyObject *target = PyTuple_GET_ITEM(targets, k), *key = target == Py_None ? NULL : PyLong_FromVoidPtr(target);
+        if (target != Py_None) found = key == NULL ? -1 : is_needed(pass, key);
+        Py_XDECREF(key);
+    }
+    return found;
+}
+
 static bool step(const Pass *pass, PyObject *state, bool keep) {
     PyObject *entry = pop(pass->heap);
     if (entry == NULL) return false;
     PyObject *node = PyTuple_GET_ITEM(entry, 2), *key = PyTuple_GET_ITEM(entry, 1);
     PyObject *gradient = Py_XNewRef(PyDict_GetItemWithError(pass->pending, key)), *given = NULL;
     bool ok = gradient != NULL && PyDict_DelItem(pass->pending, key) == 0;
-    if (ok) {
+    int on = ok ? leads_on(pass, AT(node, Node.at.next)) : 0;
+    if (on < 0) ok = false;
+    if (on > 0) {
         given = gradients_of(pass, state, node, gradient, keep);
         ok = given != NULL && send_all(pass, AT(node, Node.at.next), given);
-    } else if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_KeyError, "a node has no gradient");
+    }
+    if (!ok && !PyErr_Occurred()) PyErr_SetString(PyExc_KeyError, "a node has no gradient");
     Py_XDECREF(gradient);
     Py_XDECREF(given);
     Py_DECREF(entry);
     return ok;
 }
 
-/* run_pass(work, state, heap, pending, leaves, keep): goes on until the heap is empty, or its first node is one for Python. */
+/* run_pass(work, state, heap, pending, leaves, keep, needed, wanted): goes on until the heap is empty, or its first node is one for Python. */
 PyObject *run_pass(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
-    if (count != 6) { PyErr_SetString(PyExc_TypeError, "run_pass takes six arguments"); return NULL; }
-    Pass pass = {args[0], args[2], args[3], args[4]};
+    if (count != 8 || !PySet_Check(args[7]) || (args[6] != Py_None && !PySet_Check(args[6]))) { PyErr_SetString(PyExc_TypeError, "run_pass takes eight arguments, sets at their end"); return NULL; }
+    Pass pass = {args[0], args[2], args[3], args[4], args[6], args[7]};
     PyObject *state = args[1];
     bool keep = args[5] == Py_True, quietly = Py_IS_TYPE(AT(state, State.at.trace), eager_type), ok = true;
     PyObject *quiet = quietly ? PyObject_GetAttr(AT(state, State.at.trace), around_name) : NULL; /* NumPy does not warn there */
@@ -202,6 +221,8 @@ PyObject *run_pass(PyObject *module, PyObject *const *args, Py_ssize_t count) {
         PyObject *node = PyTuple_GET_ITEM(PyList_GET_ITEM(pass.heap, 0), 2);
         bool known_type = Py_IS_TYPE(node, Node.type) || Py_IS_TYPE(node, Function.type);
         if (!known_type || AT(node, Node.at.hooks) != Py_None || AT(node, Node.at.retain) != Py_None) break;
+        int asked = PySet_GET_SIZE(pass.wanted) ? PySet_Contains(pass.wanted, PyTuple_GET_ITEM(PyList_GET_ITEM(pass.heap, 0), 1)) : 0;
+        if (asked) { ok = asked > 0; break; }
         if (Py_IS_TYPE(AT(state, State.at.trace), eager_type) != quietly) break;
         ok = step(&pass, state, keep);
         if (ok) {
@@ -216,4 +237,75 @@ PyObject *run_pass(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     Py_XDECREF(quiet);
     if (!ok) return NULL;
     Py_RETURN_NONE;
+}
+
+/* ----------------------------------------------------------------------------------------------------------- what leads to what is asked for */
+
+typedef struct { PyObject *item, *key; Py_ssize_t child; bool leads; } Visit;
+
+/* Puts an item on the path, unless it was seen: 1; 0 if it was, with `leads` set if it leads to one that is wanted; -1 with an error. */
+static int visit(Visit *path, Py_ssize_t depth, PyObject *item, PyObject *seen, bool *leads) {
+    PyObject *key = PyLong_FromVoidPtr(item), *answer = key == NULL ? NULL : PyDict_GetItemWithError(seen, key);
+    if (key == NULL || PyErr_Occurred()) { Py_XDECREF(key); return -1; }
+    if (answer != NULL) {
+        *leads = *leads || answer == Py_True;
+        Py_DECREF(key);
+        return 0;
+    }
+    path[depth] = (Visit){item, key, 0, false};
+    return PyDict_SetItem(seen, key, Py_False) < 0 ? (Py_DECREF(key), -1) : 1;
+}
+
+/* The walk of `reaches` of `autograd/engine.py` from one root: 1; 0 where a node is one for Python; -1 with an error. */
+static int walk(PyObject *root, PyObject *wanted, PyObject *seen, PyObject *found) {
+    Py_ssize_t room = 64, depth = 0;
+    Visit *path = PyMem_Malloc(room * sizeof *path);
+    bool unused = false;
+    int state = path == NULL ? (PyErr_NoMemory(), -1) : visit(path, 0, root, seen, &unused);
+    bool first = state == 1;
+    if (state == 0) state = 1;
+    while (state == 1 && first && depth >= 0) {
+        Visit *here = &path[depth];
+        bool node = Py_IS_TYPE(here->item, Node.type) || Py_IS_TYPE(here->item, Function.type);
+        if (!node && !is_tensor(here->item)) { state = 0; break; }
+        int asked = here->child ? 0 : PySet_Contains(wanted, here->key);
+        if (asked < 0) { state = -1; break; }
+        here->leads = here->leads || asked == 1;
+        PyObject *targets = node && !(asked == 1 && PySet_GET_SIZE(wanted) == 1) ? AT(here->item, Node.at.next) : known.empty_tuple;
+        if (here->child < PyTuple_GET_SIZE(targets)) {
+            PyObject *target = PyTuple_GET_ITEM(targets, here->child++);
+            if (target == Py_None) continue;
+            if (depth + 1 == room) {
+                Visit *more = PyMem_Realloc(path, 2 * room * sizeof *path);
+                if (more == NULL) { PyErr_NoMemory(); state = -1; break; }
+                path = more;
+                room *= 2;
+            }
+            int entered = visit(path, depth + 1, target, seen, &path[depth].leads);
+            if (entered < 0) state = -1;
+            depth += entered > 0;
+            continue;
+        }
+        if (here->leads && (PyDict_SetItem(seen, here->key, Py_True) < 0 || PySet_Add(found, here->key) < 0)) { state = -1; break; }
+        if (depth > 0) path[depth - 1].leads = path[depth - 1].leads || here->leads;
+        Py_DECREF(here->key);
+        depth--;
+        first = depth >= 0;
+    }
+    for (; first && depth >= 0; depth--) Py_DECREF(path[depth].key);
+    PyMem_Free(path);
+    return state;
+}
+
+/* reaches(roots, wanted): ids of what leads to one that is wanted; None where Python is to look. */
+PyObject *reach(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (count != 2 || !PyList_CheckExact(args[0]) || !PySet_Check(args[1])) { PyErr_SetString(PyExc_TypeError, "reaches takes a list and a set"); return NULL; }
+    PyObject *seen = PyDict_New(), *found = PySet_New(NULL);
+    int state = seen == NULL || found == NULL ? -1 : 1;
+    for (Py_ssize_t k = 0; state == 1 && k < PyList_GET_SIZE(args[0]); k++) state = walk(PyList_GET_ITEM(args[0], k), args[1], seen, found);
+    Py_XDECREF(seen);
+    if (state == 1) return found;
+    Py_XDECREF(found);
+    return state < 0 ? NULL : Py_NewRef(Py_None);
 }

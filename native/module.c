@@ -11,6 +11,7 @@ PyObject *record_general(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *record_named(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *set_backward(PyObject *, PyObject *);
 PyObject *run_pass(PyObject *, PyObject *const *, Py_ssize_t);
+PyObject *reach(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *arithmetic(PyObject *, PyObject *const *, Py_ssize_t);
 
 /* set_up(classes, local, types, numbers, slot_of, flush, bound, baked, scalar_tag, primitives, recorded) */
@@ -69,7 +70,8 @@ static PyMethodDef methods[] = {
     FAST("basic_key", index_key, "basic_key(items, read): a hashable form of an index, or None if a view is not made by it."),
     FAST("instructed", run_superinstruction, "instructed(table, function, operands): what the function gives, or None where Python is to compute it."),
     FAST("arithmetic", arithmetic, "arithmetic(values, steps, guards, results, hashed): the results, the guard that does not hold, or None."),
-    FAST("run_pass", run_pass, "run_pass(work, state, heap, pending, leaves, keep): works through the nodes that have nothing unusual."),
+    FAST("reaches", reach, "reaches(roots, wanted): ids of what leads to one that is wanted, or None where Python is to look."),
+    FAST("run_pass", run_pass, "run_pass(work, state, heap, pending, leaves, keep, needed, wanted): works through the nodes that have nothing unusual."),
     {NULL, NULL, 0, NULL},
 };
 

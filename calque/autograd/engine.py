@@ -237,20 +237,15 @@ def apply_primitive(node: GradNode, grad: Any, history: GradNode | None = None) 
 
 
 def run_backward(
-    roots: Sequence[tuple[Any, Any]],
-    keep: bool,
-    create: bool,
-    accumulate: bool,
-    wanted: Sequence[Any] | None = None,
-    stop: bool = False,
-    held: Sequence[tuple[Any, Any]] = (),
-) -> dict[int, Any]:
+    roots: Sequence[tuple[Any, Any]], keep: bool, create: bool, accumulate: bool,
+    wanted: Sequence[Any] | None = None, stop: bool = False, held: Sequence[tuple[Any, Any]] = (),
+) -> dict[int, Any]:  # fmt: skip
     """Propagate. `roots`: (node or leaf, gradient). With `accumulate` leaves receive `.grad`; otherwise gradients of `wanted`
     (leaf tensors or nodes) are collected and returned by id. With `stop` nothing is propagated beyond a wanted node and no hook of a wanted
     one runs: the pass around this one goes on from there. `held`: (wanted one, gradient it has already)."""
     state, line = recorder.local.state, user_line()
     before = state.grad, state.autocast, state.applied, state.started, state.waiting
-    # No call between this and `try`: a Ctrl-C there would leave the modes as they are now. Gradients have the types of the forward pass.
+    # No call between this and `try`, for Ctrl-C there would leave the modes as they are now. Gradients have the types of the forward pass.
     state.grad, state.autocast, state.applied, state.started = create, None, None, line
     try:
         return _propagate(roots, keep, accumulate, wanted, stop, held)
@@ -337,10 +332,10 @@ class _Pass:
         """Work through the heap."""
         state, heap, pending, needed = local.state, self.heap, self.pending, self.needed
         oldest = 0 if state.capture is None else state.capture.oldest
-        plain = hot is not None and not (self.wanted or self.stop or RuleNamespace.check_nan) and needed is None and state.capture is None
+        plain = hot is not None and not (self.stop or RuleNamespace.check_nan) and state.capture is None
         while heap:
             if plain and self.appends:
-                hot.run_pass(self, state, heap, pending, self.leaves, self.keep)
+                hot.run_pass(self, state, heap, pending, self.leaves, self.keep, needed, self.wanted)
                 if not heap:
                     break
             _, key, node = heapq.heappop(heap)
@@ -461,7 +456,10 @@ def reaches(roots: Sequence[Any], wanted: set[int]) -> set[int]:
     or does not find there, is no part of a recording: the next call may come with another history."""
     capture = local.state.capture
     oldest = 0 if capture is None else capture.oldest
-    reaches: set[int] = set()
+    reaches: set[int] | None = hot.reaches(list(roots), wanted) if hot is not None and capture is None else None
+    if reaches is not None:
+        return reaches
+    reaches = set()
     state: dict[int, int] = {}
     stack: list[Any] = list(roots)
     while stack:
