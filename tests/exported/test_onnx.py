@@ -115,6 +115,26 @@ def test_remainders_of_floats_are_exact() -> None:
         close([t.numpy() for t in calque.load_onnx(file.getvalue())(*given)], exported(*given))
 
 
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_numbers_beside_16_bit_floats_keep_their_digits(name: str) -> None:
+    x = calque.tensor([0.1, -0.3, 5.0, 1e-4, 1e-5, 0.7]).to(dtype_by_name(name))
+
+    def scaled(x: Any) -> Any:
+        return x * 0.1, x * 1e5, x / 1e5, x * 1e-9 * 1e9, x // 0.1, F.leaky_relu(x, 0.1), x * x.shape[0] / 7e4, x.mean(0)
+
+    exported = calque.export(scaled, x, {"x": {0: "n"}})
+    file = io.BytesIO()
+    exported.onnx(file)
+    for given in (x, x.repeat(12_000)):  # 72,000 is beyond the numbers of float16, as 1e5 is
+        for found in (exported(given), calque.load_onnx(file.getvalue())(given)):
+            for a, b in zip(found, scaled(given), strict=True):
+                assert a.dtype is b.dtype and a.tolist() == b.tolist()
+        if name == "float16":
+            runtime = ort.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+            for a, b in zip(runtime.run(None, {"x": given.numpy()}), scaled(given), strict=True):
+                assert np.allclose(a, b.numpy(), 2e-3, 1e-7)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
 def test_one_program_is_right_for_all_sizes_whatever_goes_in(dtype: str) -> None:
     x = calque.ones(3, 4).to(dtype_by_name(dtype))

@@ -120,7 +120,8 @@ def _trunc(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
     return b.add("Where", below, b.add("Ceil", x[0]), b.add("Floor", x[0]))  # type: ignore[no-any-return]
 
 
-def _constant(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+def constant(b: Builder, node: Node) -> str:
+    """A number, or one that is computed from free sizes."""
     value, dtype = node.attrs
     if type(value) in (int, float, bool):
         return b.scalar(value, dtype)
@@ -349,7 +350,7 @@ TABLE: dict[str, Maker] = {
     "log2": _in_double(lambda b, x: b.add("Div", b.add("Log", x), b.scalar(log(2.0), float64))),
     "log10": _in_double(lambda b, x: b.add("Div", b.add("Log", x), b.scalar(log(10.0), float64))), "trunc": _trunc,
     "logical_not": lambda b, node, x, given: b.add("Not", x[0] if given[0].dtype is bool_ else b.add("Cast", x[0], to=9)),
-    **dict.fromkeys(("copy", "kink", "still"), lambda b, node, x, _: x[0]), "cast": _cast, "constant": _constant, "full": _full, "iota": _iota,
+    **dict.fromkeys(("copy", "kink", "still"), lambda b, node, x, _: x[0]), "cast": _cast, "full": _full, "iota": _iota,
     "view": _view, "update": _update("none"), "update_add": _update("add"), "cat": lambda b, node, x, _: b.add("Concat", *x, axis=node.attrs[0]),
     "any": _any, "all": _reduce("ReduceMin", "int32"), "argmax": _position("ArgMax"), "argmin": _position("ArgMin"),
     "index_select": lambda b, node, x, _: b.add("Gather", *x, axis=node.attrs[0]),

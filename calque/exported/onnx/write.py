@@ -13,7 +13,7 @@ from calque.base.errors import ArgumentError, CalqueError, DTypeError, ExportErr
 from calque.base.text import described
 from calque.exported.graph import Entry, Variant, broken, held
 from calque.exported.onnx.builder import DIMS, PARAMETERS, Builder
-from calque.exported.onnx.table import TABLE, lstm
+from calque.exported.onnx.table import TABLE, constant, lstm
 from calque.exported.onnx.views import _equal, _same
 from calque.io.write import write_whole
 from calque.ir.program import Node, Program
@@ -91,14 +91,14 @@ def model_of(entry: Entry, numbers: dict[str, Any], opset: int, trained: set[str
             parameters += [names[position]] if key in trained else []
     needed = _needed(program)
     for position, node in enumerate(program.nodes):
-        if position in needed and node.op.role != "input":
+        if position in needed and node.op.role not in ("input", "constant"):
             names[position] = _made(b, program, node, names)
     outputs = []
     for k, position in enumerate(program.outputs):
         spec = entry.outputs[k] if k < len(entry.outputs) else None
         name = _free(spec.name if spec is not None else f"{variant.writes[k - len(entry.outputs)]}_out", taken)
-        b.nodes.append(b.onnx.helper.make_node("Identity", [names[position]], [name]))
         node = program.nodes[position]
+        b.nodes.append(b.onnx.helper.make_node("Identity", [_name(b, node, names[position])], [name]))
         outputs.append(_info(b, name, node, [s if type(s) is int else repr(s) for s in node.shape]))
     graph = b.onnx.helper.make_graph(b.nodes, f"calque {entry.name}", inputs, outputs, b.initializers)
     made = b.onnx.helper.make_model(graph, opset_imports=[b.onnx.helper.make_opsetid("", opset)], producer_name="calque")
@@ -152,7 +152,31 @@ def _made(b: Builder, program: Program, node: Node, names: list[str]) -> str:
     maker = TABLE.get(node.op.name)
     if maker is None:
         raise b.refused("has no counterpart there")
-    return maker(b, node, [names[k] for k in node.inputs], given)
+    if any(_keeps_digits(one) for k, one in enumerate(given) if k in node.op.wide):
+        return _beside_numbers(b, maker, node, [names[k] for k in node.inputs], given)
+    return maker(b, node, [_name(b, one, names[k]) for k, one in zip(node.inputs, given, strict=True)], given)
+
+
+def _name(b: Builder, node: Node, name: str) -> str:
+    """The name of an operand: numbers are made where they are read, as some have another type there."""
+    return constant(b, node) if node.op.role == "constant" else name
+
+
+def _keeps_digits(node: Node) -> bool:
+    """Whether this is a number beside 16-bit floats that is none of them: 0.1, or 100,000."""
+    wide, value = node.dtype.compute, node.attrs[0] if node.op.role == "constant" else None
+    if value is None or wide is node.dtype:
+        return False
+    with np.errstate(all="ignore"):
+        return type(value) not in (int, float, bool) or np.asarray(value).astype(node.dtype.np).astype(wide.np) != np.asarray(value).astype(wide.np)
+
+
+def _beside_numbers(b: Builder, maker: Any, node: Node, names: list[str], given: list[Node]) -> str:
+    """An operation in which such numbers are as they were written: it is computed in float32 and rounded once."""
+    narrow, wide = node.dtype, node.dtype.compute
+    widened = [replace(one, dtype=wide, attrs=(one.attrs[0], wide) if one.op.role == "constant" else one.attrs) for one in given]
+    x = [constant(b, one) if one.op.role == "constant" else b.add("Cast", name, to=b.kind(wide)) for name, one in zip(names, widened, strict=True)]
+    return b.add("Cast", maker(b, replace(node, dtype=wide), x, widened), to=b.kind(narrow))  # type: ignore[no-any-return]
 
 
 def _last_cell(b: Builder, program: Program, node: Node, cells: Node, names: list[str]) -> str:
@@ -160,7 +184,7 @@ def _last_cell(b: Builder, program: Program, node: Node, cells: Node, names: lis
     if node.op is not VIEW or not _equal(node.attrs[2], (length - 1) * rows * columns) or not _same((node.attrs[0][-1],), (columns,)):
         raise b.refused("reads others than the last cell state of an LSTM")
     sources = [program.nodes[k] for k in cells.inputs]
-    return b.reshape(lstm(b, [names[k] for k in cells.inputs], sources)[1], node.attrs[0])
+    return b.reshape(lstm(b, [_name(b, one, names[k]) for k, one in zip(cells.inputs, sources, strict=True)], sources)[1], node.attrs[0])
 
 
 def require_one(entry: Entry, numbers: dict[str, Any]) -> None:
