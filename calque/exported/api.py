@@ -17,7 +17,7 @@ from calque.exported.names import Reached, bound
 from calque.exported.tracing import Request, State, entry_of
 from calque.functional.common import is_tensor
 from calque.nn.module import Module
-from calque.nn.parameter import Parameter
+from calque.nn.parameter import Parameter, is_lazy
 from calque.record.recorder import local, share_value
 from calque.tensor import upload, wrap
 
@@ -62,6 +62,7 @@ def export(
     for name, item in (entries or {}).items():
         wanted[_entry_name(name)] = _entry(name, item)
     state = State(Reached([model, *(function for function, *_ in wanted.values())]))  # the names are those of the model
+    _look_for_lazy(state.reached)
     made: dict[str, Entry] = {}
     with_grad = local.state.grad
     for name, (function, given, free, named) in wanted.items():
@@ -75,6 +76,16 @@ def export(
             state.name_of(t._storage, True, t._storage.layout)
     modes = {module.training for module in state.reached.modules}
     return Exported(made, _values(state), modes.pop() if len(modes) == 1 else None)
+
+
+def _look_for_lazy(found: Reached) -> None:
+    """Raise for parameters that have no shape yet: the first call of their layer makes them, and that is no part of a program."""
+    name = next((name for name, t in found.tensors.items() if is_lazy(t)), None)
+    if name is not None:
+        raise ExportError(
+            f"[export] expected parameters and buffers that have shapes, but {name} gets its shape in the first call of its layer; call the model "
+            "once before, model(*inputs), or load a state dict"
+        )
 
 
 def _tuple(inputs: Any) -> tuple[Any, ...]:

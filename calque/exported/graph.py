@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
+
+import numpy as np
 
 from calque.base.dtypes import EVERY, DType
 from calque.base.errors import ArgumentError, ExportError
@@ -186,18 +189,52 @@ class Entry:
         return "export it with these sizes among its inputs" if found is None else f"for others {found[0]} ({found[1] or 'unknown line'})"
 
 
-def held(entry: Entry, variant: Variant, state: Mapping[str, tuple[dict[str, Any], str]]) -> list[Any]:
-    """The values that a variant reads, of which `state` has the places. Raises where somebody has put another kind of value in the place of one:
-    the program would compute something else with it."""
-    values = [state[name][0].get(state[name][1]) for name in variant.reads]
-    for name, value, node in zip(variant.reads, values, variant.program.nodes[len(entry.inputs) :], strict=False):
+Places = dict[str, tuple[dict[str, Any], str]]
+"""Where the tensor of a value stands: by each of its names, the registry of a module, and the key in it."""
+
+
+def held(entry: Entry, variant: Variant, state: Mapping[str, Places], arguments: Sequence[Any] = ()) -> list[Any]:
+    """The values that a variant reads, of which `state` has the places. Raises where somebody has put another kind of value in the place of one,
+    others under some of its names, or memory that is written in two places: the program would compute something else with it."""
+    values: list[Any] = []
+    for name, node in zip(variant.reads, variant.program.nodes[len(entry.inputs) :], strict=False):
+        places = state[name]
+        found = [registry.get(last) for registry, last in places.values()]
+        value = found[0]
         if value is None or value._layout.shape != node.shape or value._layout.dtype is not node.dtype:
             got = "none" if value is None else f"shape {tuple(value._layout.shape)} and dtype {value._layout.dtype.name}"
             raise ExportError(
                 f"[{entry.name}] expected {name} of shape {node.shape} and dtype {node.dtype.name}, as it was exported, got {got}; export the model "
                 "anew"
             )
+        for other in found[1:]:
+            if other is not value and (other is None or other._storage is not value._storage or other._layout is not value._layout):
+                raise ExportError(
+                    f"[{entry.name}] expected {' and '.join(places)} to be one tensor, as they were when it was exported, got several; put the new "
+                    "one in all these places, or export the model anew"
+                )
+        values.append(value)
+    if variant.writes:
+        _require_apart(entry, variant, values, arguments)
     return values
+
+
+def _require_apart(entry: Entry, variant: Variant, values: Sequence[Any], arguments: Sequence[Any]) -> None:
+    """Raise if memory that a variant writes is that of another value or of an argument as well: in the program they are two."""
+    names = [*variant.reads, *(spec.name for spec in entry.inputs)]
+    groups: dict[int, list[tuple[str, Any]]] = {}
+    for name, t in zip(names, (*values, *arguments), strict=False):
+        storage, buffer = t._storage, t._storage.buffer
+        foreign = buffer is not None and (buffer.owner is not None or buffer.export is not None)  # which others may look at, too
+        groups.setdefault(0 if foreign else id(storage), []).append((name, buffer.wait() if foreign else None))
+    for group in groups.values() if len(groups) < len(names) else ():
+        for (one, array), (two, other) in combinations(group, 2):
+            written = one if one in variant.writes else two
+            if written in variant.writes and (array is None or np.may_share_memory(array, other)):
+                raise ExportError(
+                    f"[{entry.name}] expected {written}, which it writes, to have memory of its own, as when it was exported, got that of "
+                    f"{two if written == one else one}; clone() one of them, or tie them before the export"
+                )
 
 
 def broken(extents: Extents, sizes: Sequence[int]) -> tuple[str, str] | None:

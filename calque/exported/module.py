@@ -13,7 +13,7 @@ from calque.autograd.modes import no_grad
 from calque.base.errors import AutogradError, ExportError
 from calque.base.text import shown
 from calque.exported import tree
-from calque.exported.graph import Entry, held
+from calque.exported.graph import Entry, Places, held
 from calque.exported.play import play
 from calque.exported.writing import save_exported
 from calque.functional.common import is_tensor
@@ -59,8 +59,9 @@ class Exported(Part):
         super().__init__()
         self.__dict__["_entries"], self.__dict__["_mode"] = entries, mode
         self.training = bool(mode)
-        state: dict[str, tuple[dict[str, Any], str]] = {}
+        state: dict[str, Places] = {}
         for names, value, persistent in values:
+            places: Places = {}
             for name in names:
                 owner, last = owner_of(self, name, bool(mode))
                 is_parameter = isinstance(value, Parameter)
@@ -68,7 +69,8 @@ class Exported(Part):
                 registry[last] = value
                 if not is_parameter and not persistent:
                     owner._non_persistent_buffers_set.add(last)
-            state[names[0]] = (registry, last)
+                places[name] = (registry, last)
+            state[names[0]] = places
         self.__dict__["_state"] = state
 
     @property
@@ -123,7 +125,7 @@ class Exported(Part):
         sizes = entry.sizes(tensors)
         variant, attributes = entry.variant(sizes)
         state = self.__dict__["_state"]
-        read = held(entry, variant, state)
+        read = held(entry, variant, state, tensors)
         count = len(entry.outputs)
         why = entry.without(tensors, read) if entry.cuts and local.state.grad else ""
         if entry.grad and not why:
@@ -138,9 +140,9 @@ class Exported(Part):
             values[:count] = [v if k in entry.still else _without_gradient(entry.name, why, v, inputs) for k, v in enumerate(values[:count])]
         if variant.writes:
             with no_grad():
+                before = dict(zip(variant.reads, read, strict=True))
                 for name, value in zip(variant.writes, values[count:], strict=True):
-                    registry, last = state[name]
-                    registry[last].copy_(value)
+                    before[name].copy_(value)
         return tree.build(entry.results, values[:count])
 
     def extra_repr(self) -> str:

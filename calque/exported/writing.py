@@ -23,7 +23,8 @@ def save_exported(exported: Any, f: str | os.PathLike[str] | BinaryIO) -> None:
     for entry in entries.values():
         for variant in entry.variants:
             held(entry, variant, state)
-    for name, (registry, last) in state.items():
+    for name, places in state.items():
+        registry, last = places[name]
         kept = registry.get(last)
         if kept is None:  # which no entry reads
             continue

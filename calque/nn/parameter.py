@@ -14,6 +14,7 @@ from calque.functional.common import dtype_of, is_tensor
 from calque.functional.creation import zeros
 from calque.functional.interop import attributes_of, copied_with
 from calque.functional.subclasses import METHOD, disabled, overrides
+from calque.replay.capture import abort
 from calque.tensor import Tensor, register_type, upload, wrap
 
 __all__ = ["Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter", "is_lazy", "replace_value"]
@@ -201,6 +202,7 @@ def _without_shape(device: Any, dtype: Any, what: str) -> Tensor:
 
 
 def _materialized(lazy: Tensor, shape: Any, device: Any, dtype: Any) -> Tensor:
+    abort("makes the parameters of a lazy layer, as the first call of a model does")
     if is_tensor(shape):
         return shape  # type: ignore[no-any-return]
     kind = lazy._layout.dtype if dtype is None else dtype

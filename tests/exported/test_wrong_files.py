@@ -96,3 +96,31 @@ def test_pipes_and_devices_are_neither_waited_for_nor_read_for_ever(tmp_path: Pa
     ):  # fmt: skip
         with pytest.raises(CheckpointError, match="expected a regular file, got .*, which is a device, pipe or socket"):
             load(path)
+
+
+class _Box:
+    """Holds something that no function reaches by name."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
+@pytest.mark.parametrize("layer", [nn.LazyLinear, lambda n: nn.Sequential(nn.LazyLinear(n), nn.LazyBatchNorm1d())])
+def test_lazy_layers_are_called_before_they_are_exported(layer: Any) -> None:
+    """The export blamed a tensor that Python keeps, and the layer was lost: its weights stayed without a shape."""
+    x = calque.ones(2, 3)
+    model, box = layer(4), _Box(_Box(layer(4)))
+    with pytest.raises(ExportError, match=r"\[export\] expected parameters and buffers that have shapes, but (0.)?weight gets its shape in"):
+        calque.export(model, x)
+    hidden = box.held.held
+    with pytest.raises(ExportError, match=r"but the function makes the parameters of a lazy layer, as the first call of a model does \(.*\.py:\d+\)"):
+        calque.export(lambda x: box.held.held(x), x)
+    for one in (model, hidden):
+        assert any(nn.parameter.is_lazy(p) for p in one.parameters())
+        wanted = one(x)
+        assert wanted.shape == (2, 4)
+        one.eval()
+        assert calque.equal(calque.export(one, x)(x), one(x))
+    loaded = nn.Sequential(nn.LazyLinear(4))
+    loaded.load_state_dict(nn.Sequential(nn.Linear(3, 4)).state_dict())
+    assert calque.equal(calque.export(loaded, x)(x), loaded(x))
