@@ -232,6 +232,29 @@ def test_weights_in_another_file(tmp_path: Path) -> None:
             calque.load_onnx(tmp_path / "in" / "m.onnx")
 
 
+def test_a_file_of_weights_is_read_twice_at_most(tmp_path: Path) -> None:
+    """Few bytes that name one large file for many constants took all memory, also under several names of that file."""
+    (tmp_path / "w0.bin").write_bytes(np.arange(100, dtype=np.float32).tobytes())
+    for k in range(1, 8):
+        (tmp_path / f"w{k}.bin").hardlink_to(tmp_path / "w0.bin")
+
+    def written(names: list[str], count: int = 100, length: int = 400) -> Path:
+        values = [onnx.TensorProto(name=f"c{k}", data_type=1, dims=[count], data_location=1) for k in range(len(names))]
+        for value, name in zip(values, names, strict=True):
+            for key, text in (("location", name), ("length", str(length))):
+                value.external_data.add(key=key, value=text)
+        nodes = [node("Sum", ["x", *[value.name for value in values]])]
+        (tmp_path / "m.onnx").write_bytes(made(nodes, {"x": (1, [count])}, values))
+        return tmp_path / "m.onnx"
+
+    assert calque.load_onnx(written(["w0.bin", "w1.bin"]))(calque.zeros(100)).tolist() == [2.0 * k for k in range(100)]  # tied weights, say
+    for names in (["w0.bin"] * 8, [f"w{k}.bin" for k in range(8)]):
+        with pytest.raises(CheckpointError, match=r"constants, up to 'c2', that take more than twice the 400 bytes of 'w[02].bin'"):
+            calque.load_onnx(written(names))
+    with pytest.raises(CheckpointError, match=r"the constant 'c0' has 400 bytes in 'w0.bin', and 12 by its sizes"):
+        calque.load_onnx(written(["w0.bin"], 3))
+
+
 def test_wrong_models_are_refused() -> None:
     x = {"x": (1, [2, 3])}
     h = onnx.helper

@@ -144,6 +144,7 @@ class Reader:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
+        self.named: dict[tuple[int, int], int] = {}  # by file, whatever its names: bytes of it that constants name
 
     def model(self, proto: Any) -> OpModel:
         """A whole model."""
@@ -242,7 +243,7 @@ class Reader:
         if len(shape) > 64 or any(d < 0 for d in shape) or _positions(shape) > 1 << 40:
             raise Broken(f"the constant {shown(proto.name)} has the sizes {shape}")
         if proto.data_location == 1:
-            raw = self.outside(proto)
+            raw = self.outside(proto, count * dtype.itemsize)
         elif proto.HasField("raw_data"):
             raw = proto.raw_data
         else:
@@ -261,8 +262,9 @@ class Reader:
             return np.array(held, dtype)
         return np.array(held, np.int64).astype(dtype)
 
-    def outside(self, proto: Any) -> bytes:
-        """The bytes of a constant that lie in another file of the same folder."""
+    def outside(self, proto: Any, wanted: int) -> bytes:
+        """The bytes of a constant, so many, that lie in another file of the same folder. A file may be named by two constants everywhere, as where
+        weights are tied, and by no more: a few bytes that name one large file again and again would take all memory."""
         entries = {_text(item.key): _text(item.value) for item in proto.external_data}
         location, name = entries.get("location", ""), shown(proto.name)
         if self.folder is None:
@@ -272,12 +274,19 @@ class Reader:
         if not location or Path(location).is_absolute() or ".." in parts or not path.resolve().is_relative_to(self.folder):
             raise Broken(f"the constant {name} lies outside of the model's folder, in {location!r}")
         try:
-            offset, size = int(entries.get("offset", "0")), path.stat().st_size
+            found = path.stat()
+            offset, size = int(entries.get("offset", "0")), found.st_size
             length = int(entries["length"]) if "length" in entries else size - offset
         except (ValueError, OSError) as error:
             raise Broken(f"the constant {name} lies in {location!r}, which cannot be read: {error}") from None
         if not path.is_file() or offset < 0 or length < 0 or offset + length > size:
             raise Broken(f"the constant {name} lies behind the end of {location!r}")
+        if length != wanted:
+            raise Broken(f"the constant {name} has {length} bytes in {location!r}, and {wanted} by its sizes")
+        file_of = (found.st_dev, found.st_ino)
+        self.named[file_of] = self.named.get(file_of, 0) + length
+        if self.named[file_of] > 2 * size:
+            raise Broken(f"constants, up to {name}, that take more than twice the {size} bytes of {location!r}")
         with path.open("rb") as file:
             file.seek(offset)
             return file.read(length)
