@@ -157,6 +157,11 @@ def _step_for(op: OpDef, first: Layout, second: Any, unusual: Callable[..., bool
     return found
 
 
+def _covers(view: Layout, whole: Layout) -> bool:
+    """Whether a view shows all of a storage, not a part of its elements or of each element."""
+    return view.nbytes == whole.nbytes and fills(tuple(view.shape), view.strides)
+
+
 def _window(flat: np.ndarray[Any, Any], view: Layout) -> np.ndarray[Any, Any]:
     """The elements of a view, where they lie in memory."""
     if view.dense or view.numel == 0 or flat.dtype is not view.dtype.np or not flat.dtype.isbuiltin:
@@ -326,7 +331,13 @@ class Eager:
     def put(self, storage: Storage, view: Layout, values: Any) -> None:
         """As `recorder.write`, of an array of the view's shape, which may show the same memory, or of one number; on the CPU."""
         buffer = storage.buffer or recorder.value_elsewhere(storage)
-        old = buffer.wait()
+        try:
+            old = buffer.wait()
+        except Exception:  # of the program that was to give the old value, which nobody needs if there is a whole new one
+            if buffer.array is not None or not _covers(view, storage.layout):
+                raise
+            old = new_array(storage.layout.numel, storage.layout.dtype)
+            buffer = Buffer(old)
         shared = (buffer.owner is not None or buffer.export is not None) and buffer.shared()
         own = shared or (getrefcount(buffer) <= MINE and old.flags.writeable)  # others see this memory, or nobody else has it: the value stays there
         if own:
@@ -334,7 +345,7 @@ class Eager:
                 task.wait()
         else:
             old = new_array(old.size, None, old.dtype)
-            if view.nbytes != storage.layout.nbytes or not fills(tuple(view.shape), view.strides):  # a part: of elements, or of each element
+            if not _covers(view, storage.layout):
                 old[...] = buffer.array
             _window(old, view)[...] = values
             buffer = Buffer(old)

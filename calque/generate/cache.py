@@ -6,8 +6,9 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.dtypes import DType, int64
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError
 from calque.nn import functional as F
+from calque.nn.functional.checks import check_indices
 from calque.nn.module import Module
 from calque.nn.modules.make import extents
 from calque.tensor import Tensor
@@ -56,7 +57,8 @@ class Cache(Module):
 
     def begin(self, count: int, lengths: Tensor) -> View:
         """Forget everything, and make a `View` for the first `count` tokens of each row, of which the last `lengths` (batch,), int64, are its prompt
-        and those before are padding."""
+        and those before are padding. Raises IndexError, when a value is read, for lengths that are not from 1 to `count`."""
+        check_indices(lengths - 1, count, None, lambda place, value: _length_error(place, value + 1, count))
         for k in range(self.layers):  # what an earlier prompt left may be infinite or NaN, which no weight of 0 takes out of a sum
             self.get_buffer(f"keys{k}").zero_()
             self.get_buffer(f"values{k}").zero_()
@@ -70,6 +72,10 @@ class Cache(Module):
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={getattr(self, name)}" for name in ("layers", "batch", "heads", "length", "size", "value_size"))
+
+
+def _length_error(place: tuple[int, ...], value: int, count: int) -> OutOfRangeError:
+    return OutOfRangeError(f"[prefill] expected lengths from 1 to {count}, the number of tokens in a row, got {value} for row {place[0]}")
 
 
 class View:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from calque import functional as T
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.dtypes import int64
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import type_name
 from calque.functional.common import is_tensor
 from calque.generate.cache import Cache, View
@@ -51,12 +52,14 @@ class Decoder(Module):
         """Forget what was there and read prompts: tokens (batch, count) int64, the last `lengths` (batch,) int64 of each row -> (batch, vocabulary).
 
         Shorter prompts are padded at the left, with any token; a length is from 1 to count. Raises ShapeError for other shapes, and for more tokens
-        than the cache is long.
+        than the cache is long, DTypeError for lengths of another dtype, and IndexError, when scores are read, for those that are too short or long.
         """
         count = self._count("prefill", tokens)
         if not is_tensor(lengths) or tuple(lengths.shape) != (self.cache.batch,):
             got = tuple(lengths.shape) if is_tensor(lengths) else type_name(lengths)
             raise ShapeError(f"[prefill] expected lengths of shape ({self.cache.batch},), got {got}; give the number of tokens of each prompt")
+        if lengths.dtype is not int64:
+            raise DTypeError(f"[prefill] expected lengths as int64, got {lengths.dtype.name}; convert with .long()")
         if count > self.cache.length:
             raise ShapeError(f"[prefill] expected at most {self.cache.length} tokens, got {count}; make the Cache longer")
         return self._scores(tokens, self.cache.begin(count, lengths))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from calque.nn.module import Module
 from calque.tensor import Tensor
 
 __all__ = ["generate", "stream"]
+
+_RUNNING: WeakKeyDictionary[Module, object] = WeakKeyDictionary()  # by cache: the loop that began last
 
 
 def generate(
@@ -76,7 +79,7 @@ def stream(
     [[4, 8], [5, 9], [6, None]]
     """
     check_settings("generate", temperature, top_k, top_p)
-    ends = {stop} if isinstance(stop, int) else set(stop)
+    ends = _ends(stop)
     for name, number in (("max_new_tokens", max_new_tokens), ("multiple", multiple)):
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise ArgumentError(f"[generate] expected {name} as an integer from 1 on, got {shown(number)}")
@@ -92,6 +95,16 @@ def stream(
     return _tokens(decoder, rows, (batch, padded), max_new_tokens, settings, ends)
 
 
+def _ends(stop: Any) -> set[int]:
+    """The tokens that end an answer."""
+    found = stop.tolist() if is_tensor(stop) else stop
+    found = found if isinstance(found, Collection) else [found]
+    tokens = [t.item() if is_tensor(t) and t.numel() == 1 else t for t in found]
+    if not all(isinstance(t, int | np.integer) and not isinstance(t, bool) for t in tokens):
+        raise ArgumentError(f"[generate] expected stop as a token, or several, which are integers, got {shown(stop)}; encode texts before")
+    return {int(t) for t in tokens}  # type: ignore[arg-type]
+
+
 def _tokens(
     decoder: Module, rows: list[list[int]], size: tuple[int, int], count: int, settings: tuple[Any, ...], ends: set[int]
 ) -> Iterator[list[int | None]]:
@@ -102,7 +115,13 @@ def _tokens(
     first, step = _steps(decoder)
     alive = [True] * len(rows)
     tokens: Any = None
+    mine = _RUNNING[decoder.cache] = object()
     for k in range(count):
+        if _RUNNING.get(decoder.cache) is not mine:
+            raise ArgumentError(
+                "[stream] expected one loop at a time with a cache, but another one has begun with it since, and forgotten what was there; give each "
+                "loop a Decoder with a Cache of its own"
+            )
         with no_grad():  # left before each yield: what the caller does meanwhile has gradients
             tokens = step(tokens, *settings) if k else first(T.tensor(prompts), T.tensor(lengths), *settings)
             found = tokens.flatten().tolist()

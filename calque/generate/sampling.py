@@ -12,6 +12,8 @@ from calque.tensor import Tensor
 
 __all__ = ["check_settings", "sample"]
 
+_LEAST = 2.0**-25  # below all random numbers but 0, of which the noise would be infinite: as little as the score of a token that may not be drawn
+
 
 def check_settings(op: str, temperature: float, top_k: int | None, top_p: float | None) -> None:
     """Raise ArgumentError for numbers that say nothing."""
@@ -63,5 +65,5 @@ def sample(
         before = T.cumsum(ordered, -1) - ordered
         least = T.amin(T.where(before < top_p, ordered, math.inf), -1, keepdim=True)
         scores = T.where(chances < least, -math.inf, scores)
-    noise = T.rand(tuple(scores.shape), generator=generator)
+    noise = T.clamp(T.rand(tuple(scores.shape), generator=generator), _LEAST)
     return T.argmax(scores - T.log(-T.log(noise)), -1)

@@ -26,7 +26,7 @@ CPUS = {"x86_64-linux-gnu": ("native", "x86-64-v3", "x86-64")}
 def builds(seed: int) -> bool:
     """Whether all operations of a program have native code."""
     exported = calque.export(partial(results, seed), ())
-    values = {key: registry[last] for key, (registry, last) in exported.__dict__["_state"].items()}
+    values = {key: places[key][0][places[key][1]] for key, places in exported.__dict__["_state"].items()}
     try:
         make_plan("one", exported.__dict__["_entries"], values, {}, [current()])
     except ExportError:

@@ -344,3 +344,66 @@ def test_wrong_models_and_caches() -> None:
             wrong()
     with pytest.raises(IndexError, match="expected a layer from 0 to 0, got 1"):
         view.write(1, two, two)
+
+
+def test_loops_in_turns_need_caches_of_their_own() -> None:
+    """The second loop forgot what the first had read, which went on with the other's tokens."""
+    decoder = counting()
+    first, second = stream(decoder, [[1]], 4), stream(decoder, [[5]], 4)
+    assert next(first) == [2] and next(second) == [6] and next(second) == [7]
+    with pytest.raises(ArgumentError, match=r"\[stream\] expected one loop at a time with a cache, but another one has begun with it since"):
+        next(first)
+    assert next(second) == [8]
+    other = exported(made()[1])
+    loop = stream(other, PROMPTS, 3)
+    next(loop)
+    assert len(generate(other, PROMPTS, 2)) == 3
+    with pytest.raises(ArgumentError, match="expected one loop at a time"):
+        next(loop)
+
+
+@pytest.mark.parametrize("stop", [calque.tensor([4, 9]), [calque.tensor(4)], np.array([4]), np.int64(4), calque.tensor(4), {4}, [np.int32(4)]])
+def test_whatever_holds_integers_stops(stop: Any) -> None:
+    """A tensor in a list never was equal to a token."""
+    assert said(counting(), [[1, 2]], 6, stop=stop) == [[3, 4]]
+
+
+@pytest.mark.parametrize("stop", ["ab", [None], 4.0, [4.5], True, None, [calque.tensor([4, 5])]])
+def test_what_is_no_token_stops_nothing(stop: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"\[generate\] expected stop as a token, or several, which are integers, got"):
+        said(counting(), [[1, 2]], 6, stop=stop)
+
+
+@pytest.mark.parametrize("lengths", [[0, 1, 1], [1, 1, 5], [3, -1, 2]])
+def test_lengths_are_those_of_the_prompts(lengths: list[int]) -> None:
+    """Lengths beyond the prompts moved positions and let tokens see padding."""
+    _, decoder = made()
+    loaded, tokens = exported(decoder), calque.tensor([[1] * 4] * 3)
+    text = r"\[prefill\] expected lengths from 1 to 4, the number of tokens in a row, got -?\d for row \d"
+    hybrid = copy.deepcopy(decoder)
+    hybrid.hybridize()
+    for one in (decoder, hybrid, loaded):
+        wanted = one.prefill(tokens, calque.tensor([1, 4, 2])).tolist()
+        with pytest.raises(IndexError, match=text if one is not loaded else "and other values in their range, got one that is not"):
+            one.prefill(tokens, calque.tensor(lengths)).sum().item()
+        assert np.allclose(one.prefill(tokens, calque.tensor([1, 4, 2])).tolist(), wanted, atol=1e-6)  # what the failed call has left is forgotten
+    with pytest.raises(TypeError, match=r"\[prefill\] expected lengths as int64, got float32; convert with .long\(\)"):
+        decoder.prefill(tokens, calque.ones(3))
+
+
+def test_a_random_number_of_zero_draws_no_token_that_may_not_be_drawn(monkeypatch: Any) -> None:
+    """Its noise was infinite, and the one token that might be drawn was as little as the others."""
+    monkeypatch.setattr(calque.functional, "rand", lambda shape, generator: calque.zeros(shape))
+    assert sample(calque.tensor([[1.0, 2.0, 3.0]]), top_k=1).tolist() == [2]
+
+
+def test_an_export_whose_first_call_fails_goes_on() -> None:
+    """What that call was to write had no value, which was waited for before there was a new one: the export failed for ever."""
+    decoder = exported(made()[1])
+    tokens, lengths = calque.tensor([[1] * 4] * 3), calque.tensor([1, 4, 2])
+    with calque.no_grad():
+        for wrong, counts in ((tokens, lengths * 9), (tokens * 1000, lengths)):
+            with pytest.raises(IndexError):
+                decoder.prefill(wrong, counts).sum().item()
+            assert calque.isfinite(decoder.prefill(tokens, lengths)).all()
+            decoder = exported(made()[1])
