@@ -256,6 +256,37 @@ def test_bad_input_is_told_and_nothing_is_written(taken: Any) -> None:
     lib.call("destroy", m.pointer)  # again: nothing happens
 
 
+class Counts(nn.Module):
+    """Reads an argument after it has written its buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("t", calque.zeros(4))
+
+    def forward(self, x: Any) -> Any:
+        self.t.add_(1)
+        return x * 2
+
+
+@cc
+def test_tensors_lie_outside_of_the_instance(tmp_path: Path) -> None:
+    """An input in the state was read before or after it changed, and an output there changed it."""
+    calque.export(Counts(), calque.zeros(4)).compile(tmp_path, name="counts", cpu="x86-64")
+    lib = Library(tmp_path, "counts")
+    m, array = lib.create(), np.zeros(4, np.float32)
+    state = lib.library.counts_state
+    state.restype = ctypes.c_void_p
+    outside, start = Tensor.of(array), m.pointer.value
+    for address in (state(m.pointer, 0, None), start, start + lib.memory_bytes() - 4, start - 12):
+        inside = Tensor.of(array)
+        inside.data = address
+        for sides, name in ((([inside], [outside]), "x"), (([outside], [inside]), "output")):
+            assert lib.run_tensors(m, 0, *sides) == runtime.OVERLAP
+            assert f"expected {name} in memory of its own, got some that another tensor or the instance uses" in lib.error(m)
+    assert lib.state(m)["t"].tolist() == [0] * 4
+    assert lib.run(m, 0, [array], [np.zeros(4, np.float32)]) == 0 and lib.state(m)["t"].tolist() == [1] * 4
+
+
 @cc
 def test_memory_and_weights_that_do_not_fit_are_refused(taken: Any, tmp_path: Path) -> None:
     exported, lib = taken

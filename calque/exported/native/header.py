@@ -49,8 +49,9 @@ uint64_t NAME_weights_bytes(void);
    stay where they are (NULL if they are in the library). Returns CALQUE_OK or an error code, and sets *instance (to NULL if there is an error). */
 int32_t NAME_create(void *memory, uint64_t bytes, const void *weights, uint64_t weights_bytes, NAME **instance);
 
-/* Run a program. Allocates nothing. Outputs are written where the caller's tensors say; they must not share memory with other tensors. Returns
-   CALQUE_OK or an error code; then nothing was written to outputs or state. */
+/* Run a program. Allocates nothing. Outputs are written where the caller's tensors say; they must not share memory with other tensors, and
+   no tensor may lie in the memory of the instance (copy state that is an input). Returns CALQUE_OK or an error code; then nothing was written to
+   outputs or state. */
 int32_t NAME_run(NAME *m, int32_t program, const calque_tensor *inputs, int32_t input_count, const calque_tensor *outputs, int32_t output_count);
 
 /* The text of the last error of an instance, with what was expected; the text of an error code. */

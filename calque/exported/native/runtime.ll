@@ -195,6 +195,36 @@ none:
   ret i64 0
 }
 
+; Tensors must not lie in the memory of the instance, where state changes while it runs: the number behind the first that does, or 0.
+define internal i64 @within(ptr %m, ptr %arguments, ptr %bases, i64 %all) nounwind {
+entry:
+  %low = ptrtoint ptr %m to i64
+  %high = add i64 %low, MEMORY_BYTES
+  br label %each
+each:
+  %k = phi i64 [0, %entry], [%k1, %look]
+  %more = icmp slt i64 %k, %all
+  br i1 %more, label %look, label %none
+look:
+  %k1 = add i64 %k, 1
+  %place = getelementptr i64, ptr %bases, i64 %k
+  %data = load ptr, ptr %place
+  %from = ptrtoint ptr %data to i64
+  %argument = getelementptr %argument, ptr %arguments, i64 %k
+  %bytes = load i64, ptr %argument
+  %to = add i64 %from, %bytes
+  %a = icmp ult i64 %from, %high
+  %b = icmp ult i64 %low, %to
+  %c = and i1 %a, %b
+  %some = icmp ne i64 %bytes, 0
+  %inside = and i1 %c, %some
+  br i1 %inside, label %found, label %each
+found:
+  ret i64 %k1
+none:
+  ret i64 0
+}
+
 define internal ptr @at(ptr %bases, i64 %base, i64 %offset) nounwind {
   %place = getelementptr i64, ptr %bases, i64 %base
   %start = load ptr, ptr %place
@@ -362,9 +392,14 @@ apart:
   %all = add i64 %inn, %outn
   %common = call i64 @shared(ptr %arguments, ptr %inbases, i64 %inn, i64 %all)
   %isapart = icmp eq i64 %common, 0
-  br i1 %isapart, label %go, label %overlap
+  br i1 %isapart, label %outside, label %overlap
+outside:
+  %inner = call i64 @within(ptr %m, ptr %arguments, ptr %inbases, i64 %all)
+  %isoutside = icmp eq i64 %inner, 0
+  br i1 %isoutside, label %go, label %overlap
 overlap:
-  %which = sub i64 %common, 1
+  %first = phi i64 [%common, %apart], [%inner, %outside]
+  %which = sub i64 %first, 1
   %whichp = getelementptr %argument, ptr %arguments, i64 %which
   %blamed = call i32 @blame(ptr %m, ptr %whichp, i32 C_OVERLAP)
   br label %leave

@@ -33,7 +33,7 @@ CODES = {
     "DTYPE": "a tensor has another dtype",
     "SHAPE": "a tensor has another shape",
     "LAYOUT": "a tensor is not dense and row-major",
-    "OVERLAP": "an output shares memory with another tensor",
+    "OVERLAP": "an output shares memory with another tensor, or a tensor lies in the memory of the instance",
     "INDEX": "an index is outside of the dimension that it selects from",
     "INSTANCE": "this is no instance of this library",
     "BUSY": "this instance is running in another thread",

@@ -186,7 +186,7 @@ def _argument(t: Tables, name: str, spec: Spec) -> str:
     wanted = f"[{name}] expected {spec}, dense and row-major, got"
     said = {
         runtime.DTYPE: f"{wanted} another dtype", runtime.SHAPE: f"{wanted} another shape", runtime.LAYOUT: f"{wanted} other strides",
-        runtime.OVERLAP: f"[{name}] expected {spec.name} in memory of its own, got some that another tensor uses",
+        runtime.OVERLAP: f"[{name}] expected {spec.name} in memory of its own, got some that another tensor or the instance uses",
         runtime.NULL: f"{wanted} a NULL pointer", runtime.ALIGNED: f"{wanted} an address that is no multiple of {spec.dtype.itemsize}",
     }  # fmt: skip
     rows = [f"ptr {t.text(said[code])}" for code in runtime.TEXTS]
