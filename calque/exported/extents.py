@@ -52,6 +52,10 @@ class Extent(SymInt):
         sizes: Any = self.sizes
         return sizes.text(self.row) if sizes.length(self.row) <= MOST_TEXT else f"({self.value} in the example)"
 
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """How it is pickled and copied: by default an object says that it has the class that it claims to have."""
+        return _unfilled, (), (None, {name: getattr(self, name) for name in SymInt.__slots__})
+
     def __format__(self, spec: str) -> str:
         return format(repr(self), spec) if not spec else format(self.sizes.pinned(self), spec)
 
@@ -85,6 +89,11 @@ class Extent(SymInt):
 
     def __trunc__(self) -> Any:
         return self.__ceil__() if self.sizes.ask("lt", self, 0) else self.__floor__()
+
+
+def _unfilled() -> Extent:
+    """An extent that gets its attributes later: its `sizes` have it among theirs."""
+    return object.__new__(Extent)
 
 
 class Extents(Sizes):

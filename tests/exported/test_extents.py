@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
+import pickle
 import random
 from typing import Any
 
 import numpy as np
 import pytest
 
+import calque
 from calque.base.errors import ExportError
 from calque.exported.extents import Extent, Extents
 
@@ -85,3 +88,12 @@ def test_a_size_whose_text_would_be_endless_is_refused() -> None:
     assert repr(x) == f"({3 << 60} in the example)" and repr(sizes.free[0] + 1) == "(n + 1)"
     with pytest.raises(ExportError, match="sizes that can be written down"):
         sizes.text(x.row)
+
+
+def test_exports_with_free_sizes_are_pickled_and_copied() -> None:
+    """A size claims to be an int, so that it was pickled as one: `pickle.dumps` failed, and with it workers and other processes."""
+    one = calque.export(lambda t: t[:4] if t.shape[0] > 4 else t * 2, calque.ones(2, 3), {"t": {0: "n"}})
+    for other in (pickle.loads(pickle.dumps(one)), copy.deepcopy(one)):
+        assert str(other) == str(one) and other.text() == one.text()
+        for rows in (1, 4, 5, 9):
+            assert calque.equal(other(calque.ones(rows, 3)), one(calque.ones(rows, 3)))

@@ -9,6 +9,8 @@ import numpy as np
 
 from calque import functional as T
 from calque.base.dtypes import bool_, float32, float64, int8, int32, int64, uint8
+from calque.base.shapes import contiguous_strides
+from calque.exported.onnx.reading import Broken
 from calque.exported.onnx.table import BY_TYPE, COMPARED, REDUCED, ROUNDED, SAME
 from calque.exported.onnx.values import OPERATORS, Call, Operator, Refused, calque_dtype, dtype_of_kind, folded, operator, small, whole
 from calque.functional.common import cast, prim
@@ -193,6 +195,15 @@ def _is_infinite(c: Call) -> Any:
 def _cast(c: Call) -> Any:
     dtype = dtype_of_kind(c.attrs.get("to")) if c.node.op == "Cast" else c.value(1).dtype
     return cast(c.t(0), dtype) if c.value(0).dtype is not dtype else c.value(0)
+
+
+@operator("BitCast")
+def _bit_cast(c: Call) -> Any:
+    x, dtype = c.t(0), dtype_of_kind(c.attrs.get("to"))
+    if x._layout.dtype.itemsize != dtype.itemsize:
+        raise Broken(f"bits of {x._layout.dtype.name} that are to be those of {dtype.name}, which has others in number")
+    shape = tuple(x._layout.shape)
+    return prim("view_as", x, shape, contiguous_strides(shape), 0, dtype)
 
 
 @operator("Identity")
