@@ -59,6 +59,13 @@ def test_int8_and_int4_weights_stay_integers(bits: int) -> None:
         assert apart(calque.tensor(found), model(x)) < 1e-5
 
 
+def test_bools_are_added_at_positions() -> None:
+    """JAX adds no bools: an export with such a sum raised a TypeError of JAX's."""
+    x, i = calque.tensor([True, False, False, True]), calque.tensor([1, 1, 2, 3])
+    for added in (lambda x, i: x.scatter_add(0, i, x), lambda x, i: (~x).index_add(0, i, x), lambda x, i: x.index_put((i,), x, accumulate=True)):
+        assert executed(calque.export(added, (x, i)).stablehlo(), [x.numpy(), i.numpy()])[0].tolist() == added(x, i).tolist()
+
+
 def test_what_is_refused() -> None:
     exported = calque.export(lambda x: x.relu(), calque.ones(2, 3), {"x": {0: calque.Dim("rows", 1, 8)}})
     with pytest.raises(ArgumentError, match="rows"):

@@ -13,6 +13,11 @@ from calque.base.shapes import Shape
 Value = Any
 
 
+def _added(places: Value, values: Value) -> Value:
+    """Values added at places of an array; of bools, a sum is true if one of them is, and JAX adds none."""
+    return (places.max if values.dtype == bool else places.add)(values, mode="promise_in_bounds")
+
+
 class Routines:
     """One function for each primitive, called with operands, attributes, and the shape and NumPy type of the result. `precise`: float32 products are
     those of float32 (else TF32, where the device has it)."""
@@ -374,7 +379,7 @@ class Routines:
         if not i.size or not base.size:
             return base
         moved, where, rows = self._rows(self.wide(base), i, self.wide(source), dim)
-        return self.jnp.moveaxis(moved.at[where].add(rows, mode="promise_in_bounds"), 0, dim)
+        return self.jnp.moveaxis(_added(moved.at[where], rows), 0, dim)
 
     def scatter(self, base: Value, i: Value, source: Value, dim: int) -> Value:
         """Elements replaced; the last write wins."""
@@ -389,4 +394,4 @@ class Routines:
         if not i.size or not base.size:
             return base
         wide = self.wide(base)
-        return wide.at[self._aligned(base.shape, i, dim)].add(self.wide(source), mode="promise_in_bounds")
+        return _added(wide.at[self._aligned(base.shape, i, dim)], self.wide(source))
