@@ -5,6 +5,8 @@ whoever reads a result waits for it. All ranks of a group make the same calls in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +17,16 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError, Unsupporte
 from calque.base.futures import Future
 from calque.base.layout import Layout, value_layout
 from calque.base.text import shown, type_name
-from calque.distributed.exchange import exchange, flat, set_value, wait_for
-from calque.distributed.group import ProcessGroup, ReduceOp
+from calque.distributed.exchange import brief, exchange, flat, set_value, wait_for
+from calque.distributed.group import Payload, ProcessGroup, ReduceOp, Turn
+from calque.distributed.record import kind_of
 from calque.distributed.world import group_of, seconds_of
+from calque.functional.blame import answering
 from calque.functional.common import is_tensor
 from calque.functional.inplace import copy_
 from calque.functional.views import detach
-from calque.observe.source import user_line
+from calque.record.recorder import realised
+from calque.run.buffer import Buffer
 from calque.run.engine import Task
 from calque.tensor import wrap
 
@@ -29,12 +34,18 @@ Arrays = list[np.ndarray[Any, Any]]
 Work_ = Callable[[Arrays], Sequence[Any]]
 _HALF = ("float16", "bfloat16")  # combined as float32: MPI has no bfloat16, and sums of 16 bits lose digits
 _KINDS = {ReduceOp.AVG: "fc", ReduceOp.MIN: "iuf", ReduceOp.MAX: "iuf", ReduceOp.BAND: "iu", ReduceOp.BOR: "iu", ReduceOp.BXOR: "iu"}
+FUNCTIONS: dict[ReduceOp, Any] = {
+    ReduceOp.SUM: np.add, ReduceOp.AVG: np.add, ReduceOp.PRODUCT: np.multiply, ReduceOp.MIN: np.minimum, ReduceOp.MAX: np.maximum,
+    ReduceOp.BAND: np.bitwise_and, ReduceOp.BOR: np.bitwise_or, ReduceOp.BXOR: np.bitwise_xor,
+}  # fmt: skip
+PLANS = 256  # of calls that come again
+_new: Any = object.__new__
 
 
 class Work:
     """A call that was begun with `async_op=True`, or a message."""
 
-    def __init__(self, task: Task, result: list[Any], source: Callable[[], int] | None = None) -> None:
+    def __init__(self, task: Task, result: Sequence[Any], source: Callable[[], int] | None = None) -> None:
         self._task, self._result, self._source = task, result, source
 
     def is_completed(self) -> bool:
@@ -49,19 +60,23 @@ class Work:
         """Why it failed, if it did."""
         return self._task.error
 
+    @answering
     def wait(self, timeout: Any = None) -> bool:
         """Block until it is over; raises its error. What waits longer than the group's timeout fails by itself."""
-        seconds_of("wait", timeout, 1.0)
-        wait_for(self._task)
+        if timeout is not None:
+            seconds_of("wait", timeout, 1.0)
+        task = self._task
+        if not task.done or task.error is not None:
+            wait_for(task)
         return True
 
     def result(self) -> list[Any]:
         """The tensors that it writes."""
-        return self._result
+        return list(self._result)
 
     def get_future(self) -> Future[list[Any]]:
         """A future of the tensors that it writes. What `then` gives it is called by the thread that waits."""
-        return Future.of(lambda: self.wait() and self._result)
+        return Future.of(lambda: self.wait() and self.result())
 
     def source_rank(self) -> int:
         """Who has sent what was received."""
@@ -125,11 +140,12 @@ def root_of(op: str, group: ProcessGroup, rank: Any, group_rank: Any = None, def
     return group.ranks.index(rank)
 
 
-def assign(t: Any, storage: Any) -> None:
+def assign(t: Any, value: Buffer) -> None:
     """Write a result into a tensor of the same number of elements."""
-    if not set_value(t._storage, t._layout, storage):
+    if not set_value(t._storage, t._layout, value):
         with no_grad():
-            copy_(detach(t), wrap(storage, value_layout(t._layout)))
+            layout = value_layout(t._layout)
+            copy_(detach(t), wrap(realised(value, layout), layout))
     else:
         t._cache = None
 
@@ -139,32 +155,60 @@ def targets_of(tensors: Sequence[Any]) -> list[Layout]:
     return [value_layout(t._layout) for t in tensors]
 
 
-def begin(
-    group: ProcessGroup, op: str, like: Any, detail: str, sources: Sequence[Any], results: Sequence[Any], work: Work_, same_shape: bool = True
-) -> Task:
-    """Queue a call: `work` makes the values of `results` from those of `sources`. `like`: the tensor whose dtype and shape must agree."""
-    line = user_line()
-    call = group.next_call(op, like._layout.dtype.name, tuple(like._layout.shape) if same_shape else None, detail, line)
-    made, task = exchange(
-        [(t._storage, t._layout) for t in sources], targets_of(results), lambda a: group.perform(call, lambda: work(a)), op, line=line
-    )
-    for t, storage in zip(results, made, strict=True):
-        assign(t, storage)
+class Plan:
+    """What is known of a call before its tensors are: `targets`, dense layouts of its results, and what makes them (see `Turn`)."""
+
+    __slots__ = ("kind", "targets", "brief", "work", "payload")
+
+    def __init__(
+        self, op: str, like: Any, detail: str, sources: Sequence[Any], results: Sequence[Any], work: Work_, payload: Payload | None = None,
+        same_shape: bool = True,
+    ) -> None:  # fmt: skip
+        """`like`: the tensor whose dtype and shape must agree."""
+        layout = like._layout
+        self.kind = kind_of(op, layout.dtype.name, tuple(layout.shape) if same_shape else None, detail)
+        self.targets, self.work, self.payload = targets_of(results), work, payload
+        self.brief = brief([t._layout for t in sources], self.targets)
+
+
+def begin(pg: ProcessGroup, plan: Plan, sources: Sequence[Any], results: Sequence[Any], away: bool = False) -> Task:
+    """Start a call, see `exchange`."""
+    kind = plan.kind
+    made, task = exchange(sources, plan.targets, Turn(pg, kind, plan.work, plan.payload), kind.op, plan.brief, away)
+    if len(made) == 1:
+        assign(results[0], made[0])
+    else:
+        for t, buffer in zip(results, made, strict=True):
+            assign(t, buffer)
     return task
 
 
-def _call(
-    group: ProcessGroup, op: str, like: Any, detail: str, sources: Sequence[Any], results: list[Any], work: Work_, async_op: bool,
-    same_shape: bool = True,
-) -> Work | None:  # fmt: skip
+def _call(pg: ProcessGroup, plan: Plan, sources: Sequence[Any], results: Sequence[Any], async_op: bool) -> Work | None:
     """The same, with what a call returns."""
-    task = begin(group, op, like, detail, sources, results, work, same_shape)
-    return Work(task, results) if async_op else None
+    task = begin(pg, plan, sources, results, async_op)
+    if not async_op:
+        return None
+    found = _new(Work)  # its `__init__` stands in a frame that explains arguments of users
+    found._task, found._result, found._source = task, results, None
+    return found  # type: ignore[no-any-return]
+
+
+def _keep(pg: ProcessGroup, key: tuple[Any, ...], plan: Plan) -> Plan:
+    """Keep the plan of a call that may come again. `key`: the function, and what the plan follows from."""
+    if len(pg.plans) >= PLANS:
+        pg.plans.clear()
+    pg.plans[key] = plan
+    return plan
 
 
 def as_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The same memory as bytes."""
     return array.view(np.uint8)
+
+
+def _joined(arrays: Sequence[Any]) -> Any:
+    """Flat arrays one behind the other."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _moving(move: Callable[[Any, Any], None], sizes: Sequence[int], dtype: Any) -> Work_:
@@ -173,11 +217,23 @@ def _moving(move: Callable[[Any, Any], None], sizes: Sequence[int], dtype: Any) 
 
     def work(arrays: Arrays) -> Arrays:
         found = flat(sum(sizes), dtype)
-        source = arrays[0] if len(arrays) == 1 else np.concatenate(arrays) if arrays else np.zeros(0, np.uint8)
-        move(as_bytes(source), as_bytes(found))
-        return [found] if len(sizes) == 1 else np.split(found, np.cumsum(sizes)[:-1]) if sizes else []
+        move(as_bytes(_joined(arrays) if arrays else np.zeros(0, np.uint8)), as_bytes(found))
+        return _cut(found, sizes)
 
     return work
+
+
+def _cut(found: Any, sizes: Sequence[int]) -> Arrays:
+    return [found] if len(sizes) == 1 else np.split(found, np.cumsum(sizes)[:-1]) if sizes else []
+
+
+def _brought(pg: ProcessGroup, count: int, dtype: Any, brings: bool, unpack: Callable[[Arrays], Sequence[Any]]) -> Payload | None:
+    """A payload of so many elements of each member; None if that is too much. `brings`: whether this member brings any."""
+    return Payload(count, dtype, _joined if brings else _nothing, unpack) if Payload.fits(count, dtype, pg.size()) else None
+
+
+def _nothing(arrays: Sequence[Any]) -> None:
+    return None
 
 
 def _combining(reduce: Callable[[Any, Any], None], numel: int, dtype: Any, kept: bool = True) -> Work_:
@@ -186,17 +242,53 @@ def _combining(reduce: Callable[[Any, Any], None], numel: int, dtype: Any, kept:
     half = dtype.name in _HALF
 
     def work(arrays: Arrays) -> Arrays:
-        source = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        source = _joined(arrays)
         if half:
             source = source.astype(np.float32)
         target = flat(numel, source.dtype)
         reduce(source, target)
-        if half:
-            with np.errstate(over="ignore"):  # infinity, as on every device
-                target = target.astype(dtype.np)
-        return [target] if kept else []
+        return [_narrowed(target, dtype) if half else target] if kept else []
 
     return work
+
+
+def _narrowed(array: Any, dtype: Any) -> Any:
+    """Sums of 16-bit floats, as such."""
+    with np.errstate(over="ignore"):  # infinity, as on every device
+        return array.astype(dtype.np)
+
+
+def _combined(pg: ProcessGroup, kind: ReduceOp, count: int, dtype: Any, kept: bool = True, part: slice = slice(None)) -> Payload | None:
+    """The payload of such a call: each member combines what all bring, or a part of it, in the order of ranks, so all have the same bits."""
+    half, function, size = dtype.name in _HALF, FUNCTIONS[kind], pg.size()
+    plain = not half and size == 2 and kind is not ReduceOp.AVG
+    whole = part == slice(None)
+
+    def unpack(rows: Arrays) -> Arrays:
+        if not kept:
+            return []
+        if not whole:
+            rows = [row[part] for row in rows]
+        if plain:
+            return [function(*rows)]
+        if half:
+            rows = [row.astype(np.float32) for row in rows]
+        found = function(rows[0], rows[1])
+        for row in rows[2:]:
+            function(found, row, found)
+        if kind is ReduceOp.AVG:
+            np.divide(found, size, found)
+        return [found.astype(dtype.np) if half else found]
+
+    return _brought(pg, count, dtype.np, True, partial(_quiet(), unpack))
+
+
+def _quiet() -> Callable[..., Any]:
+    """What calls a function without warnings of NumPy's about infinities and what is no number, for one thread at a time; `errstate` takes three
+    times as long."""
+    context = copy_context()
+    context.run(np.errstate(all="ignore").__enter__)
+    return context.run
 
 
 # ------------------------------------------------------------------------------------------------------------ collectives
@@ -216,11 +308,18 @@ def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op:
     pg = group_of("all_reduce", group)
     if pg is None:
         return None
-    require_tensor("all_reduce", tensor)
-    layout = tensor._layout
-    kind = require_op("all_reduce", op, layout.dtype)
-    work = _combining(lambda s, t: pg.all_reduce(s, t, kind), layout.numel, layout.dtype)
-    return _call(pg, "all_reduce", tensor, kind.name, [tensor], [tensor], work, async_op)
+    key = ("all_reduce", getattr(tensor, "_layout", None), op)
+    try:
+        plan = pg.plans.get(key)
+    except TypeError:  # an operation of the wrong kind
+        plan = None
+    if plan is None:
+        require_tensor("all_reduce", tensor)
+        layout = tensor._layout
+        kind = require_op("all_reduce", op, layout.dtype)
+        work = _combining(lambda s, t: pg.all_reduce(s, t, kind), layout.numel, layout.dtype)
+        plan = _keep(pg, key, Plan("all_reduce", tensor, kind.name, [tensor], [tensor], work, _combined(pg, kind, layout.numel, layout.dtype)))
+    return _call(pg, plan, (tensor,), (tensor,), async_op)
 
 
 def broadcast(tensor: Any, src: Any = None, group: Any = None, async_op: bool = False, group_src: Any = None) -> Work | None:
@@ -236,8 +335,10 @@ def broadcast(tensor: Any, src: Any = None, group: Any = None, async_op: bool = 
             np.copyto(target, source)
         pg.broadcast(target, root)
 
-    work = _moving(move, [tensor._layout.numel], tensor._layout.dtype.np)
-    return _call(pg, "broadcast", tensor, f"from {pg.ranks[root]}", [tensor], [tensor], work, async_op)
+    count, dtype = tensor._layout.numel, tensor._layout.dtype.np
+    payload = _brought(pg, count, dtype, pg.rank() == root, lambda rows: [rows[root].copy()])
+    plan = Plan("broadcast", tensor, f"from {pg.ranks[root]}", [tensor], [tensor], _moving(move, [count], dtype), payload)
+    return _call(pg, plan, [tensor], [tensor], async_op)
 
 
 def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
@@ -249,8 +350,14 @@ def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: Any = N
     require_tensor(op, input_tensor, "input_tensor")
     require_tensor(op, output_tensor, "output_tensor")
     require_parts(op, output_tensor, input_tensor, pg.size())
-    work = _moving(pg.all_gather, [output_tensor._layout.numel], input_tensor._layout.dtype.np)
-    return _call(pg, op, input_tensor, "", [input_tensor], [output_tensor], work, async_op)
+    return _call(pg, _gathering(pg, op, input_tensor, [output_tensor]), [input_tensor], [output_tensor], async_op)
+
+
+def _gathering(pg: ProcessGroup, op: str, part: Any, results: list[Any]) -> Plan:
+    """The plan of a call that gives all members what each has."""
+    sizes, dtype = [t._layout.numel for t in results], part._layout.dtype.np
+    payload = _brought(pg, part._layout.numel, dtype, True, lambda rows: _cut(np.concatenate(rows), sizes))
+    return Plan(op, part, "", [part], results, _moving(pg.all_gather, sizes, dtype), payload)
 
 
 def require_parts(op: str, whole: Any, part: Any, count: int) -> None:
@@ -273,8 +380,7 @@ def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool 
     require_tensor("all_gather", tensor)
     results = require_list("all_gather", tensor_list, pg.size(), "tensor_list")
     require_alike("all_gather", results, tensor)
-    work = _moving(pg.all_gather, [tensor._layout.numel] * pg.size(), tensor._layout.dtype.np)
-    return _call(pg, "all_gather", tensor, "", [tensor], results, work, async_op)
+    return _call(pg, _gathering(pg, "all_gather", tensor, results), [tensor], results, async_op)
 
 
 def reduce(tensor: Any, dst: Any = None, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False, group_dst: Any = None) -> Work | None:
@@ -286,8 +392,10 @@ def reduce(tensor: Any, dst: Any = None, op: Any = ReduceOp.SUM, group: Any = No
     kind = require_op("reduce", op, tensor._layout.dtype)
     root = root_of("reduce", pg, dst, group_dst)
     here = pg.rank() == root
-    work = _combining(lambda s, t: pg.reduce(s, t, kind, root), tensor._layout.numel, tensor._layout.dtype, here)
-    return _call(pg, "reduce", tensor, f"{kind.name} to {pg.ranks[root]}", [tensor], [tensor] if here else [], work, async_op)
+    count, dtype, results = tensor._layout.numel, tensor._layout.dtype, [tensor] if here else []
+    work = _combining(lambda s, t: pg.reduce(s, t, kind, root), count, dtype, here)
+    plan = Plan("reduce", tensor, f"{kind.name} to {pg.ranks[root]}", [tensor], results, work, _combined(pg, kind, count, dtype, here))
+    return _call(pg, plan, [tensor], results, async_op)
 
 
 def reduce_scatter_tensor(output: Any, input: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Work | None:
@@ -300,8 +408,14 @@ def reduce_scatter_tensor(output: Any, input: Any, op: Any = ReduceOp.SUM, group
     require_tensor(name, input, "input")
     require_parts(name, input, output, pg.size())
     kind = require_op(name, op, input._layout.dtype)
-    work = _combining(lambda s, t: pg.reduce_scatter(s, t, kind), output._layout.numel, input._layout.dtype)
-    return _call(pg, name, input, kind.name, [input], [output], work, async_op)
+    return _call(pg, _sharing(pg, name, kind, input, [input], output), [input], [output], async_op)
+
+
+def _sharing(pg: ProcessGroup, name: str, kind: ReduceOp, like: Any, sources: list[Any], output: Any) -> Plan:
+    """The plan of a call that combines, and gives each member its part."""
+    count, dtype = output._layout.numel, output._layout.dtype
+    payload = _combined(pg, kind, count * pg.size(), dtype, part=slice(count * pg.rank(), count * (pg.rank() + 1)))
+    return Plan(name, like, kind.name, sources, [output], _combining(lambda s, t: pg.reduce_scatter(s, t, kind), count, dtype), payload)
 
 
 def reduce_scatter(output: Any, input_list: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Work | None:
@@ -314,8 +428,7 @@ def reduce_scatter(output: Any, input_list: Any, op: Any = ReduceOp.SUM, group: 
     sources = require_list(name, input_list, pg.size(), "input_list")
     require_alike(name, sources, output)
     kind = require_op(name, op, output._layout.dtype)
-    work = _combining(lambda s, t: pg.reduce_scatter(s, t, kind), output._layout.numel, output._layout.dtype)
-    return _call(pg, name, output, kind.name, sources, [output], work, async_op)
+    return _call(pg, _sharing(pg, name, kind, output, sources, output), sources, [output], async_op)
 
 
 def gather(
@@ -329,8 +442,10 @@ def gather(
     root = root_of("gather", pg, dst, group_dst, pg.ranks[0])
     results = _at_root("gather", pg, root, gather_list, "gather_list", tensor)
     here = pg.rank() == root
-    work = _moving(lambda s, t: pg.gather(s, t if here else None, root), [t._layout.numel for t in results], tensor._layout.dtype.np)
-    return _call(pg, "gather", tensor, f"to {pg.ranks[root]}", [tensor], results, work, async_op)
+    sizes, dtype = [t._layout.numel for t in results], tensor._layout.dtype.np
+    work = _moving(lambda s, t: pg.gather(s, t if here else None, root), sizes, dtype)
+    payload = _brought(pg, tensor._layout.numel, dtype, True, lambda rows: _cut(np.concatenate(rows), sizes) if here else [])
+    return _call(pg, Plan("gather", tensor, f"to {pg.ranks[root]}", [tensor], results, work, payload), [tensor], results, async_op)
 
 
 def scatter(
@@ -344,8 +459,10 @@ def scatter(
     root = root_of("scatter", pg, src, group_src, pg.ranks[0])
     sources = _at_root("scatter", pg, root, scatter_list, "scatter_list", tensor)
     here = pg.rank() == root
-    work = _moving(lambda s, t: pg.scatter(s if here else None, t, root), [tensor._layout.numel], tensor._layout.dtype.np)
-    return _call(pg, "scatter", tensor, f"from {pg.ranks[root]}", sources, [tensor], work, async_op)
+    count, dtype, own = tensor._layout.numel, tensor._layout.dtype.np, pg.rank()
+    work = _moving(lambda s, t: pg.scatter(s if here else None, t, root), [count], dtype)
+    payload = _brought(pg, count * pg.size(), dtype, here, lambda rows: [rows[root][count * own : count * (own + 1)].copy()])
+    return _call(pg, Plan("scatter", tensor, f"from {pg.ranks[root]}", sources, [tensor], work, payload), sources, [tensor], async_op)
 
 
 def _at_root(op: str, pg: ProcessGroup, root: int, tensors: Any, name: str, like: Any) -> list[Any]:
@@ -373,25 +490,22 @@ def all_to_all(output_tensor_list: Any, input_tensor_list: Any, group: Any = Non
     sent, received = ([t._layout.nbytes for t in tensors] for tensors in (sources, results))
     _same_counts("all_to_all", pg, sent, received)
     work = _moving(lambda s, t: pg.all_to_all(s, t, sent, received), [t._layout.numel for t in results], dtype.np)
-    return _call(pg, "all_to_all", sources[0], "", sources, results, work, async_op, same_shape=False)
+    return _call(pg, Plan("all_to_all", sources[0], "", sources, results, work, same_shape=False), sources, results, async_op)
 
 
 def _same_counts(op: str, pg: ProcessGroup, sent: list[int], received: list[int]) -> None:
     """What rank k sends here must be what is expected of it."""
-    call = pg.next_call(op, "sizes", None, "", user_line())
-    given = np.array(sent, np.int64)
-    found = np.zeros(pg.size(), np.int64)
-    counts = [8] * pg.size()
-    wait_for(exchange([], [], lambda _: pg.perform(call, lambda: _moved(pg, given, found, counts)), op)[1])
+    given, found, counts = np.array(sent, np.int64), np.zeros(pg.size(), np.int64), [8] * pg.size()
+
+    def work(arrays: Arrays) -> Arrays:
+        pg.all_to_all(as_bytes(given), as_bytes(found), counts, counts)
+        return []
+
+    wait_for(exchange([], [], Turn(pg, kind_of(op, "sizes", None, ""), work), op, True)[1])
     wrong = [(k, int(n), m) for k, (n, m) in enumerate(zip(found, received, strict=True)) if n != m]
     if wrong:
         k, n, m = wrong[0]
         raise ShapeError(f"[{op}] expected {m} bytes from rank {pg.ranks[k]}, as the output says, but it sends {n}; both must agree on the shapes")
-
-
-def _moved(pg: ProcessGroup, given: Any, found: Any, counts: list[int]) -> list[Any]:
-    pg.all_to_all(as_bytes(given), as_bytes(found), counts, counts)
-    return []
 
 
 def all_to_all_single(
@@ -411,7 +525,7 @@ def all_to_all_single(
     _same_counts(op, pg, sent, received)
 
     work = _moving(lambda s, t: pg.all_to_all(s, t, sent, received), [output._layout.numel], input._layout.dtype.np)
-    return _call(pg, op, input, "", [input], [output], work, async_op, same_shape=False)
+    return _call(pg, Plan(op, input, "", [input], [output], work, same_shape=False), [input], [output], async_op)
 
 
 def _splits(op: str, t: Any, sizes: Any, count: int) -> list[int]:
@@ -432,8 +546,7 @@ def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -
     pg = group_of("barrier", group)
     if pg is None:
         return None
-    call = pg.next_call("barrier", "", None, "", user_line())
-    task = exchange([], [], lambda _: pg.perform(call, list), "barrier")[1]
+    task = exchange([], [], Turn(pg, kind_of("barrier", "", None, ""), list), "barrier", True, async_op)[1]
     if async_op:
         return Work(task, [])
     wait_for(task)

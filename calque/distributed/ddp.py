@@ -18,17 +18,18 @@ from calque.autograd.engine import queue_callback, running_pass
 from calque.base.errors import ArgumentError, DistributedError
 from calque.base.text import shown, type_name
 from calque.distributed import hooks
-from calque.distributed.collectives import as_bytes, assign, begin, require_tensor, targets_of
+from calque.distributed.collectives import Plan, as_bytes, assign, begin, require_tensor, targets_of
 from calque.distributed.exchange import exchange, wait_for
-from calque.distributed.group import ProcessGroup
+from calque.distributed.group import ProcessGroup, Turn
 from calque.distributed.objects import all_gather_object
 from calque.distributed.ordered import InOrder
+from calque.distributed.record import Kind, kind_of
 from calque.distributed.watch import WATCH
 from calque.distributed.weights import Weights
 from calque.distributed.world import group_of
 from calque.nn.module import Module
 from calque.nn.modules.sync_batch_norm import SyncBatchNorm
-from calque.observe.source import inside_package, user_line
+from calque.observe.source import inside_package
 from calque.record.recorder import local
 from calque.replay.effects import gradients_matter
 
@@ -293,10 +294,9 @@ class DistributedDataParallel(Module):
         """Tell each other the weights of this step."""
         pg, all_count = self.process_group, self._joined is True and self._weights is None
         step = Step(pg.size())
-        call = pg.next_call("DistributedDataParallel", "step", (len(self._params),), "", user_line())
         mine = np.concatenate([as_bytes(np.array([rows], np.float64)), np.packbits(np.concatenate([[active], used]))])
 
-        def work() -> list[Any]:
+        def work(_: Any) -> list[Any]:
             found = np.zeros((pg.size(), mine.size), np.uint8)
             pg.all_gather(mine, found)
             bits = np.unpackbits(found[:, 8:], axis=1, count=used.size + 1).astype(bool)
@@ -305,7 +305,7 @@ class DistributedDataParallel(Module):
             step.factor = rows / total if total else 0.0
             return []
 
-        return step, exchange([], [], lambda _: pg.perform(call, work), "DistributedDataParallel", queued=True)[1]
+        return step, _queue(pg, kind_of("DistributedDataParallel", "step", (len(self._params),), ""), [], [], work)[1]
 
     def _reduce(self, number: int, bucket: list[int], step: Step, missing: set[int], rows: float) -> None:
         """Queue the average of one bucket."""
@@ -338,7 +338,7 @@ class DistributedDataParallel(Module):
             parts = plan.average(pg, arrays, there, step.factor, wire)
             return [part for part, wanted in zip(parts, kept, strict=True) if wanted]
 
-        begin(pg, f"DistributedDataParallel bucket {number}", params[0], str(sum(plan.sizes)), sources, results, work)
+        begin(pg, Plan(f"DistributedDataParallel bucket {number}", params[0], str(sum(plan.sizes)), sources, results, work), sources, results)
 
     def _same_buffers(self, step: Step) -> None:
         found = {id(b): b for part in _parts(self.module) for b in part._buffers.values() if b is not None}
@@ -412,17 +412,19 @@ def copy_from(pg: ProcessGroup, tensors: list[Any], root: Any) -> None:
         return np.split(whole, np.cumsum([a.size for a in arrays])[:-1])
 
     detail = f"{len(tensors)} tensors, {sum(t._layout.numel for t in tensors)} elements"
-    call = pg.next_call("DistributedDataParallel", tensors[0]._layout.dtype.name, None, detail, user_line())
-    sources = [(t._storage, t._layout) for t in tensors]
-    made, _ = exchange(sources, targets_of(tensors), lambda a: pg.perform(call, lambda: work(a)), "DistributedDataParallel", queued=True)
-    for t, storage in zip(tensors, made, strict=True):
-        assign(t, storage)
+    made, _ = _queue(pg, kind_of("DistributedDataParallel", tensors[0]._layout.dtype.name, None, detail), tensors, targets_of(tensors), work)
+    for t, buffer in zip(tensors, made, strict=True):
+        assign(t, buffer)
+
+
+def _queue(pg: ProcessGroup, kind: Kind, sources: list[Any], targets: list[Any], work: Any) -> Any:
+    """A call of the group whose results nobody waits for at once."""
+    return exchange(sources, targets, Turn(pg, kind, work), "DistributedDataParallel")
 
 
 def compare(pg: ProcessGroup, names: list[str], params: list[Any], step: Step, steps: int) -> None:
     """Queue a look at some numbers of every parameter: DistributedError, on every rank, if they differ between ranks by more than roundings do."""
-    layouts, line = [p._layout for p in params], user_line()
-    call = pg.next_call("DistributedDataParallel", "", (len(params),), "comparison of parameters", line)
+    layouts = [p._layout for p in params]
 
     def work(arrays: list[Any]) -> list[Any]:
         mine = np.stack([_sampled(a) for a in arrays])
@@ -444,7 +446,7 @@ def compare(pg: ProcessGroup, names: list[str], params: list[Any], step: Step, s
             )
         return []
 
-    exchange([(p._storage, p._layout) for p in params], [], lambda a: pg.perform(call, lambda: work(a)), "DistributedDataParallel", queued=True)
+    _queue(pg, kind_of("DistributedDataParallel", "", (len(params),), "comparison of parameters"), params, [], work)
 
 
 def _sampled(array: Any) -> Any:

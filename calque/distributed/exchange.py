@@ -8,7 +8,7 @@ makes it goes on. Nothing can wait in a circle: a task waits for what was asked 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,11 +18,11 @@ from calque.observe.source import user_line
 from calque.record import recorder
 from calque.record.copies import buffer_of
 from calque.record.others import LOCK
-from calque.record.recorder import Storage, realised
+from calque.record.recorder import Storage
 from calque.replay.capture import abort
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array, remember, settled
-from calque.run.engine import Queue, Task
+from calque.run.engine import ENGINE, Queue, Task
 
 REASON = "communication"
 INLINE_BYTES = 1 << 16  # up to which waking another thread takes longer than the work
@@ -40,64 +40,122 @@ def _finished() -> Task:
 _DONE = _finished()
 
 
+class Work(Protocol):
+    """What a task does: flat arrays of the results from flat arrays of the sources."""
+
+    def __call__(self, arrays: Arrays) -> Sequence[Any]:
+        """All of it."""
+
+
+class Parted(Work, Protocol):
+    """The same in parts, so that a thread which has begun it need not wait for others to come (see `group.Turn`)."""
+
+    def note(self, line: str) -> None:
+        """Where the user has asked for it. Before `begin`, or behind it."""
+
+    def begin(self, arrays: Arrays) -> None:
+        """Never blocks for long."""
+
+    def soon(self) -> bool:
+        """Whether others are there in a moment."""
+
+    def wait(self) -> None:
+        """For them."""
+
+    def end(self) -> Sequence[Any]:
+        """The results."""
+
+
+def brief(sources: Sequence[Layout], targets: Sequence[Layout]) -> bool:
+    """Whether there is so little to do that the thread which asks for it should do it."""
+    return sum([view.nbytes for view in (*sources, *targets)]) <= INLINE_BYTES
+
+
 def exchange(
-    sources: Sequence[tuple[Storage, Layout]], targets: Sequence[Layout], work: Callable[[Arrays], Sequence[Any]], name: str,
-    queued: bool = False, line: str | None = None,
-) -> tuple[list[Storage], Task]:  # fmt: skip
-    """New storages of dense layouts, which `work` computes from what the sources show: flat arrays of the targets from flat arrays of the sources.
-    `queued`: the caller does not wait, also if there is little to do. `line`: of the user, where it is known."""
-    inputs = values_of(sources)
-    line = user_line() if line is None else line
+    sources: Sequence[Any], targets: Sequence[Layout], work: Parted, name: str, brief: bool = False, away: bool = False
+) -> tuple[list[Buffer], Task]:
+    """New buffers of dense layouts, which `work` computes from what the sources, tensors, show. `brief`: this thread does it, if nothing is to be
+    done before it; `away`: it does no more than to begin it, if others are not there."""
     queue = _QUEUES[0] if _QUEUES else _queue()
-    if not queued and sum([view.nbytes for _, view in sources]) + sum([view.nbytes for view in targets]) <= INLINE_BYTES and queue.idle():
-        with LOCK:
-            arrays = settled(inputs)
-        if arrays is not None:
-            results = _here(arrays, sources, work, name, line)
-            return [realised(Buffer(array), target) for array, target in zip(results, targets, strict=True)], _DONE
+    inputs = values_of(sources)
+    if brief and not queue.depth and (arrays := _settled(inputs, sources)) is not None:
+        start = events.clock() if events.active is not None else 0.0
+        line = ""
+        try:
+            work.begin(arrays)
+            line = user_line()
+            work.note(line)
+            if away and not work.soon():
+                made = [Buffer(None) for _ in targets]
+                task = _rest(queue, inputs, made, work, name, line)
+                if task is not None:
+                    return made, task
+            work.wait()
+            results = work.end()
+        except Exception as error:
+            remember(error, line or user_line())
+            reported(error)
+            raise
+        if events.active is not None:
+            events.active.span(name, "communication", start, line=line)
+        return [Buffer(array) for array in results], _DONE
+    line = user_line()
+    work.note(line)
     made = [Buffer(None) for _ in targets]
-    task = _later(queue, inputs, [view for _, view in sources], list(made), work, name, line)
-    return [realised(buffer, target) for buffer, target in zip(made, targets, strict=True)], task
-
-
-def _here(arrays: Arrays, sources: Sequence[tuple[Storage, Layout]], work: Callable[[Arrays], Sequence[Any]], name: str, line: str) -> Sequence[Any]:
-    """Do it on this thread; its error is raised now."""
-    start = events.clock() if events.active is not None else 0.0
-    try:
-        results = work([_flat(array, view) for array, (_, view) in zip(arrays, sources, strict=True)])
-    except Exception as error:
-        remember(error, line)
-        reported(error)
-        raise
-    if events.active is not None:
-        events.active.span(name, "communication", start, line=line)
-    return results
-
-
-def _later(
-    queue: Queue, inputs: list[Buffer], views: list[Layout], outputs: list[Buffer], work: Callable[[Arrays], Sequence[Any]], name: str, line: str
-) -> Task:
-    """Queue it."""
+    views = [t._layout for t in sources]
     writers: list[Task | None] = []  # of the values that there are now: whoever overwrites one later waits for this task
+
+    def results_later() -> Sequence[Any]:
+        arrays = [_flat(b.early(w), v) for b, w, v in zip(inputs, writers, views, strict=True)]
+        writers.clear()
+        return work(arrays)
+
+    with LOCK:
+        writers += [b.task for b in inputs]
+        task = _later(queue, inputs, list(made), results_later, name, line)
+    return made, task
+
+
+def _settled(inputs: list[Buffer], sources: Sequence[Any]) -> Arrays | None:
+    """What the sources show, if all of it is computed."""
+    found = []
+    for buffer, t in zip(inputs, sources):
+        array, view = buffer.array, t._layout
+        if array is None or (buffer.task is not None and settled([buffer]) is None):
+            return None
+        found.append(array if view.plain and array.size == view.numel and array.dtype is view.dtype.np else _flat(array, view))
+    return found
+
+
+def _rest(queue: Queue, inputs: list[Buffer], made: list[Buffer], work: Parted, name: str, line: str) -> Task | None:
+    """Queue what is left of work that was begun; None if others are queued, which would wait for it while it waits behind them."""
+
+    def rest() -> Sequence[Any]:
+        work.wait()
+        return work.end()
+
+    with ENGINE.lock:
+        return _later(queue, inputs, list(made), rest, name, line) if queue.idle() else None
+
+
+def _later(queue: Queue, inputs: list[Buffer], outputs: list[Buffer], results: Callable[[], Sequence[Any]], name: str, line: str) -> Task:
+    """Queue it."""
 
     def run() -> None:
         start = events.clock()
         try:
-            results = work([_flat(b.early(w), v) for b, w, v in zip(inputs, writers, views, strict=True)])
-            writers.clear()
+            found = results()
         except Exception as error:
             remember(error, line)
             raise
-        for buffer, array in zip(outputs, results, strict=True):
+        for buffer, array in zip(outputs, found, strict=True):
             buffer.array = array
         if events.active is not None:
             events.active.span(name, "communication", start, line=line)
 
     task = Task(run)
-    with LOCK:
-        writers += [b.task for b in inputs]
-        task.hold(inputs, outputs)
-        queue.submit(task, (), outputs, inputs)
+    task.hold(inputs, outputs)
+    queue.submit(task, (), outputs, inputs)
     return task
 
 
@@ -108,11 +166,21 @@ def _flat(array: Any, view: Layout) -> Any:
     return np.ascontiguousarray(strided(array, view)).reshape(-1)
 
 
-def values_of(sources: Sequence[tuple[Storage, Layout]]) -> list[Buffer]:
-    """The buffers of storages, whose programs are started."""
-    abort("communicates with other processes")
-    recorder.flush(REASON)
-    return [buffer_of(storage, REASON) for storage, _ in sources]
+def values_of(sources: Sequence[Any]) -> list[Buffer]:
+    """The buffers of tensors, whose programs are started."""
+    state = recorder.local.state
+    if state.capture is not None:
+        abort("communicates with other processes")
+    trace = state.trace
+    if not trace.eager or trace.loose:  # else there is nothing to start, and nothing that a flush would change
+        recorder.flush(REASON)
+    found = []
+    for t in sources:
+        buffer = t._storage.buffer
+        if buffer is None or buffer.owner is not None or buffer.export is not None:
+            buffer = buffer_of(t._storage, REASON)
+        found.append(buffer)
+    return found
 
 
 def beside(work: Callable[[], None], outputs: list[Buffer]) -> Task:
@@ -129,7 +197,7 @@ def beside(work: Callable[[], None], outputs: list[Buffer]) -> Task:
     return task
 
 
-def set_value(storage: Storage, view: Layout, value: Storage) -> bool:
+def set_value(storage: Storage, view: Layout, value: Buffer) -> bool:
     """Let a storage hold a value that exists, or will, from now on; False, and nothing has happened, if that takes a copy: the view shows a part of
     it, or NumPy sees its memory."""
     buffer = storage.buffer
@@ -138,7 +206,7 @@ def set_value(storage: Storage, view: Layout, value: Storage) -> bool:
     if not (view is storage.layout or (view.dense and view.numel == storage.layout.numel and view.dtype is storage.layout.dtype)):
         return False
     with LOCK:
-        storage.trace, storage.slot, storage.buffer, storage.home, storage.writer = None, -1, value.buffer, None, None
+        storage.trace, storage.slot, storage.buffer, storage.home, storage.writer = None, -1, value, None, None
         storage.version += 1
     return True
 

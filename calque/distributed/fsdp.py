@@ -28,10 +28,11 @@ from calque.base.layout import dense_layout
 from calque.base.text import shown, type_name
 from calque.distributed.collectives import all_reduce, as_bytes, require_tensor
 from calque.distributed.ddp import by_dtype, copy_from, require_the_same
-from calque.distributed.exchange import exchange, flat, values_of
-from calque.distributed.group import ProcessGroup, ReduceOp
+from calque.distributed.exchange import brief, exchange, flat, values_of
+from calque.distributed.group import ProcessGroup, ReduceOp, Turn
 from calque.distributed.mesh import group_of_mesh
 from calque.distributed.owners import OWNING, elsewhere, owned
+from calque.distributed.record import kind_of
 from calque.distributed.weights import tensors_of
 from calque.distributed.world import group_of
 from calque.functional.creation import tensor
@@ -40,7 +41,6 @@ from calque.nn.module import Module
 from calque.nn.parameter import is_lazy
 from calque.nn.shares import share_of
 from calque.nn.traps import Departures
-from calque.observe.source import user_line
 from calque.record.others import LOCK
 from calque.record.recorder import local, realised
 from calque.replay.counts import Changes
@@ -138,22 +138,30 @@ class Part:
         return self
 
 
+class _Later(Turn):
+    """One that comes when buffers are filled, or have failed."""
+
+    __slots__ = ("after",)
+    after: list[Buffer]
+
+    def begin(self, arrays: list[Any]) -> None:
+        """See `Turn`."""
+        for buffer in self.after:
+            if (task := buffer.task) is not None:
+                task.wait()
+        self.after = []
+        super().begin(arrays)
+
+
 def _call(
     pg: ProcessGroup, what: str, sources: list[Any], targets: list[Any], work: Any, dtype: str, count: int = 1, after: Any = ()
 ) -> tuple[list[Any], Task]:
     """Queue a call of the group. `after`: tensors for which it waits, whether or not they come to be."""
-    line = user_line()
-    earlier = values_of([(t._storage, t._layout) for t in after])
-    call = pg.next_call(f"fully_shard: {what}", dtype, (count,), "", line)
-
-    def run(arrays: list[Any]) -> Any:
-        for buffer in earlier:
-            if (task := buffer.task) is not None:
-                task.wait()
-        earlier.clear()
-        return pg.perform(call, lambda: work(arrays))
-
-    return exchange([(t._storage, t._layout) for t in sources], targets, run, "fully_shard", line=line)
+    earlier = values_of(after)
+    turn = _Later(pg, kind_of(f"fully_shard: {what}", dtype, (count,), ""), work)
+    turn.after = earlier
+    made, task = exchange(sources, targets, turn, "fully_shard", brief([t._layout for t in sources], targets))
+    return [realised(buffer, target) for buffer, target in zip(made, targets, strict=True)], task
 
 
 class Unit:

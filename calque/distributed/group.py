@@ -1,29 +1,33 @@
 """`ProcessGroup`: processes that communicate, seen from one of them. A back-end moves arrays; everything else is the same for all back-ends.
 
-A call of a group runs in two parts. First all members say what they are about to do (`agreement`), which costs microseconds and is waited for asleep:
-so a rank that is missing, or does something else, is an error that names it, not a hang, and a waiting rank leaves its core to others. Then the data
-moves, by one blocking call of the back-end.
+A call of a group is a `Turn` of two parts. First all members say what they are about to do (`ProcessGroup.meet`), which costs microseconds and is
+waited for asleep: so a rank that is missing, or does something else, is an error that names it, not a hang, and a waiting rank leaves its core to
+others. Data that is small comes along with that (`Payload`), and each member computes the result by itself; whatever is larger moves then, by one
+blocking call of the back-end.
 """
 
 from __future__ import annotations
 
 import enum
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from calque.base.errors import DistributedError
-from calque.distributed.record import DONE, FAILED, MOVING, WAITING, Call
+from calque.distributed.record import DONE, FAILED, MOVING, WAITING, Call, Kind, kind_of
 from calque.distributed.watch import WATCH
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
+_now = time.time
 SPIN = 2e-4  # seconds for which a process that waits keeps its core
 LONGEST_PAUSE = 1e-3
 TEXT_BYTES = 480  # of the description of a call
+PAYLOAD_BYTES = 1 << 16  # that a member may bring, to all others together
 
 
 class ReduceOp(enum.Enum):
@@ -43,6 +47,44 @@ class Pending(Protocol):
         """Whether it is over; never blocks."""
 
 
+class Meeting(Pending, Protocol):
+    """Members that come together."""
+
+    def brought(self) -> list[Array] | None:
+        """What they have brought, by member, until the next meeting; None if nothing travels so. It is over. Raises `Differ`."""
+
+
+class Differ(Exception):
+    """Members have come with different words."""
+
+
+class Payload:
+    """Data of a call that is small enough to come along with the members. `count`, `dtype`: of what a member brings. `pack`: that, from flat arrays
+    of the sources, or None of a member that brings nothing; `unpack`: new flat arrays of the results, from what all have brought."""
+
+    __slots__ = ("count", "dtype", "nbytes", "pack", "unpack")
+
+    def __init__(
+        self, count: int, dtype: np.dtype[Any], pack: Callable[[Sequence[Array]], Array | None], unpack: Callable[[list[Array]], Sequence[Array]]
+    ) -> None:
+        self.count, self.dtype, self.nbytes, self.pack, self.unpack = count, dtype, count * dtype.itemsize, pack, unpack
+
+    @staticmethod
+    def fits(count: int, dtype: np.dtype[Any], size: int) -> bool:
+        """Whether members of a group of that size may bring so much."""
+        return count * dtype.itemsize * (size - 1) <= PAYLOAD_BYTES
+
+
+def soon(pending: Pending) -> bool:
+    """Whether what was begun is over in a moment, for which this thread keeps its core."""
+    done = pending.done
+    until = time.perf_counter() + SPIN
+    while not done():
+        if time.perf_counter() > until:
+            return False
+    return True
+
+
 class ProcessGroup(ABC):
     """Some of the processes of a job. `ranks`: theirs in the whole job; a process's rank in the group is its place there. `number`: of the group, the
     same on all members. `timeout`: seconds for which a call waits for its last member. `checks`: whether calls are compared before data moves."""
@@ -54,6 +96,9 @@ class ProcessGroup(ABC):
         self.ranks, self.own, self.number, self.timeout, self.checks = ranks, own, number, timeout, checks
         self.place = ranks.index(own)
         self.calls = self.messages = 0
+        self.several = len(ranks) > 1
+        self.turn = threading.Lock()  # held by the call that is on its way
+        self.plans: dict[Any, Any] = {}  # what was found out about calls that come again, see `collectives.py`
 
     def rank(self) -> int:
         """This process's number in the group."""
@@ -66,64 +111,26 @@ class ProcessGroup(ABC):
     def __repr__(self) -> str:
         return f"<process group {self.number} of ranks {list(self.ranks)}, back-end {self.name}>"
 
-    def next_call(self, op: str, dtype: str, shape: tuple[int, ...] | None, detail: str, line: str) -> Call:
-        """The record of the group's next call."""
-        self.calls += 1
-        call = Call(self.number, self.calls, op, dtype, shape, detail, line)
-        WATCH.recorder.calls.append(call)
-        return call
+    def perform(self, op: str, detail: str, line: str, work: Callable[[], T]) -> T:
+        """Do something here and now, once all members have come to it."""
+        turn = Turn(self, kind_of(op, "", None, detail), lambda _: [work()])
+        turn.note(line)
+        return turn([])[0]  # type: ignore[no-any-return]
 
-    def perform(self, call: Call, work: Callable[[], T]) -> T:
-        """Do what a call is about, once all members have come to it."""
-        call.begun = time.time()
-        try:
-            WATCH.require_health(call)
-            call.state = WAITING
-            self._come_together(call)
-            call.state = MOVING
-            entry = WATCH.guard(call, self.timeout)
-            try:
-                found = work()
-            finally:
-                WATCH.unguard(entry)
-        except BaseException as error:
-            call.state, call.ended = FAILED, time.time()
-            if isinstance(error, self.failures):
-                raise WATCH.broken(f"[{call.op}] expected the back-end {self.name} to move the data, got its error: {error}") from None
-            raise
-        call.state, call.ended = DONE, time.time()
-        WATCH.passed[self.number] = call.number
-        return found
-
-    def _come_together(self, call: Call) -> None:
-        if self.size() == 1:
-            return
-        word = call.word() if self.checks else 0
-        words = np.array((word, -word), np.int64)
-        most = self.finish(self.agreement(words), words, call)
-        if most[0] != -most[1]:
-            raise self._disagreement(call)
-
-    def finish(self, pending: Pending, result: T, call: Call) -> T:
-        """Wait, asleep after a moment, for what was begun."""
-        done = pending.done
-        until = time.perf_counter() + SPIN
-        while time.perf_counter() < until:
-            if done():
-                return result
+    def wait(self, pending: Pending, call: Call) -> None:
+        """Until what was begun is over, asleep."""
         pause, deadline = 2e-5, time.monotonic() + self.timeout
-        while not done():
+        while not pending.done():
             WATCH.look(call, self.ranks, deadline, self.timeout)
             time.sleep(pause)
             pause = min(pause * 1.5, LONGEST_PAUSE)
-        return result
 
-    def _disagreement(self, call: Call) -> DistributedError:
+    def disagreement(self, call: Call) -> DistributedError:
         """The error of a call to which members came with different ones."""
         text = str(call).encode()[:TEXT_BYTES]
         own, all_of_them = np.zeros(TEXT_BYTES, np.uint8), np.zeros((self.size(), TEXT_BYTES), np.uint8)
         own[: len(text)] = np.frombuffer(text, np.uint8)
-        self.finish(self.tell(own, all_of_them), None, call)
+        self.wait(self.tell(own, all_of_them), call)
         said = [bytes(row).rstrip(b"\0").decode(errors="replace") for row in all_of_them]
         rows = "; ".join(f"rank {rank}: {row}" for rank, row in zip(self.ranks, said, strict=True))
         return WATCH.broken(
@@ -134,8 +141,8 @@ class ProcessGroup(ABC):
     # ------------------------------------------------------------------------------------------- what a back-end defines
 
     @abstractmethod
-    def agreement(self, words: Array) -> Pending:
-        """Begin to replace int64 numbers by the greatest of all members."""
+    def meet(self, word: int, payload: Payload | None, own: Array | None) -> Meeting:
+        """Begin to tell the other members a word, and what this one brings of the payload. Members may come with different words and payloads."""
 
     @abstractmethod
     def tell(self, own: Array, everybodys: Array) -> Pending:
@@ -184,3 +191,107 @@ class ProcessGroup(ABC):
     @abstractmethod
     def part(self, ranks: tuple[int, ...], number: int, timeout: float) -> "ProcessGroup":
         """A group of these ranks of the job, of which this process is one; all of them call this."""
+
+
+class Turn:
+    """The next call of a group, in the order in which they are made. `work`: flat arrays of the results from those of the sources, by calls of the
+    back-end, once all members are there; `payload`: the same for data that comes with them.
+
+    `turn(arrays)` does all of it. In parts, which different threads may do: `begin`, then `soon` or `wait`, then `end`; and `note` before, or, where
+    this process is not to lose time, behind `begin`."""
+
+    __slots__ = ("group", "kind", "number", "work", "payload", "_call", "_arrays", "_meeting")
+
+    def __init__(
+        self, group: ProcessGroup, kind: Kind, work: Callable[[list[Array]], Sequence[Any]], payload: Payload | None = None
+    ) -> None:
+        self.group, self.kind, self.work, self.payload = group, kind, work, payload
+        group.calls = self.number = group.calls + 1
+        self._call: Call | None = None
+        self._meeting: Meeting | None = None
+
+    def __call__(self, arrays: list[Array]) -> Sequence[Any]:
+        self.begin(arrays)
+        self.wait()
+        return self.end()
+
+    def note(self, line: str) -> None:
+        """Put it into the flight recorder. `line`: of the user."""
+        self._call = call = Call(self.group.number, self.number, self.kind, line)
+        WATCH.recorder.calls.append(call)
+        if self._meeting is not None:
+            call.begun, call.state = call.asked, WAITING
+
+    @property
+    def call(self) -> Call:
+        """What the flight recorder has of it."""
+        if self._call is None:
+            self.note("")
+        return self._call  # type: ignore[return-value]
+
+    def begin(self, arrays: list[Array]) -> None:
+        """Come to the call."""
+        group, payload, call = self.group, self.payload, self._call
+        group.turn.acquire()
+        try:
+            if call is not None:
+                call.begun, call.state = _now(), WAITING
+            if WATCH.failed:
+                WATCH.require_health(self.call)
+            self._arrays = arrays
+            if group.several:
+                own = None if payload is None else payload.pack(arrays)
+                self._meeting = group.meet(self.number << 32 | self.kind.code if group.checks else 0, payload, own)
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def soon(self) -> bool:
+        """Whether all have come, or do in a moment."""
+        return self._meeting is None or soon(self._meeting)
+
+    def wait(self) -> None:
+        """Until all have come."""
+        if self._meeting is not None and not soon(self._meeting):
+            call = self.call
+            try:
+                self.group.wait(self._meeting, call)
+            except BaseException as error:
+                WATCH.failed = WATCH.failed or f"[{call.op}] the wait for the others was interrupted in {call.place()}, {call}"
+                self._fail(error)
+                raise
+
+    def end(self) -> Sequence[Any]:
+        """The results."""
+        group, call, meeting = self.group, self._call or self.call, self._meeting
+        try:
+            brought = None
+            if meeting is not None:
+                try:
+                    brought = meeting.brought()
+                except Differ:
+                    raise group.disagreement(call) from None
+            if brought is not None:
+                found = self.payload.unpack(brought)  # type: ignore[union-attr]
+            else:
+                call.state = MOVING
+                entry = WATCH.guard(call, group.timeout)
+                try:
+                    found = self.work(self._arrays)
+                finally:
+                    WATCH.unguard(entry)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        call.state, call.ended = DONE, _now()
+        WATCH.passed[group.number] = self.number
+        group.turn.release()
+        return found
+
+    def _fail(self, error: BaseException) -> None:
+        """Note it, and let the next call go on; raises another error for one of the back-end."""
+        group, call = self.group, self.call
+        call.state, call.ended = FAILED, _now()
+        group.turn.release()
+        if isinstance(error, group.failures):
+            raise WATCH.broken(f"[{call.op}] expected the back-end {group.name} to move the data, got its error: {error}") from None

@@ -10,14 +10,13 @@ import numpy as np
 
 from calque.base.errors import ArgumentError, DistributedError, ShapeError
 from calque.base.text import shown, type_name
-from calque.distributed.collectives import Work, as_bytes, assign, require_tensor, root_of, targets_of
+from calque.distributed.collectives import Work, as_bytes, assign, require_tensor, root_of
 from calque.distributed.exchange import beside, flat, values_of
 from calque.distributed.group import ProcessGroup
-from calque.distributed.record import DONE, FAILED, WAITING, Call
+from calque.distributed.record import DONE, FAILED, WAITING, Call, kind_of
 from calque.distributed.watch import WATCH
 from calque.distributed.world import group_of
 from calque.observe.source import user_line
-from calque.record.recorder import realised
 from calque.run.buffer import Buffer, strided
 
 
@@ -58,7 +57,7 @@ def _follow(pg: ProcessGroup, call: Call, pending: Any, others: tuple[int, ...],
 
 def _record(pg: ProcessGroup, op: str, t: Any, detail: str) -> Call:
     pg.messages += 1
-    call = Call(pg.number, -pg.messages, op, t._layout.dtype.name, tuple(t._layout.shape), detail, user_line())
+    call = Call(pg.number, -pg.messages, kind_of(op, t._layout.dtype.name, tuple(t._layout.shape), detail), user_line())
     WATCH.recorder.calls.append(call)
     return call
 
@@ -70,7 +69,7 @@ def isend(tensor: Any, dst: Any = None, group: Any = None, tag: int = 0, group_d
         return None
     require_tensor("isend", tensor)
     peer = _peer("isend", pg, dst, group_dst)
-    buffer = values_of([(tensor._storage, tensor._layout)])[0]
+    buffer = values_of([tensor])[0]
     array = np.array(strided(buffer.wait(), tensor._layout), order="C").reshape(-1)  # the tensor may be written to at once
     call = _record(pg, "isend", tensor, f"to {pg.ranks[peer]}")
     WATCH.require_health(call)
@@ -102,7 +101,7 @@ def irecv(tensor: Any, src: Any = None, group: Any = None, tag: int = 0, group_s
 
     others = tuple(r for r in pg.ranks if r != pg.own) if peer is None else (pg.ranks[peer],)
     task = _follow(pg, call, pending, others, after, [made])
-    assign(tensor, realised(made, targets_of([tensor])[0]))
+    assign(tensor, made)
     return Work(task, [tensor], lambda: pg.ranks[pending.source()])
 
 

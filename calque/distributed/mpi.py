@@ -14,11 +14,13 @@ import numpy as np
 from calque.base.config import job_variables
 from calque.base.errors import DistributedError
 from calque.base.extras import need
-from calque.distributed.group import Array, ProcessGroup, ReduceOp
+from calque.distributed.group import Array, Differ, Meeting, Payload, ProcessGroup, ReduceOp
+from calque.distributed.letters import Letters
 
 CONTROL_TAG = 7
 _SHARED = "/dev/shm/mpich_shm_"
 LONGEST_MESSAGE = 1 << 14  # bytes, beside the collectives
+DIRECT = 8  # members of a group, up to which each writes to each other when they meet
 
 
 def require(what: str) -> None:
@@ -92,6 +94,16 @@ def forget(files: set[str]) -> None:
             os.unlink(path)
 
 
+_LETTERS: list[Letters] = []  # of all groups
+
+
+def finalize(MPI: Any) -> None:
+    """End MPI, which wants its requests back."""
+    for letters in _LETTERS:
+        letters.free()
+    MPI.Finalize()
+
+
 class _Request:
     """A `Pending` over a request of MPI."""
 
@@ -113,6 +125,17 @@ class _Request:
         return int(self._status.Get_count(self._byte))
 
 
+class _Agreement(_Request):
+    """A `Meeting` of many: the greatest of all words and of their negatives."""
+
+    __slots__ = ()
+
+    def brought(self) -> None:
+        """See `Meeting`."""
+        if self._kept[0] != -self._kept[1]:
+            raise Differ
+
+
 class MpiGroup(ProcessGroup):
     """A communicator of its own."""
 
@@ -122,14 +145,19 @@ class MpiGroup(ProcessGroup):
         super().__init__(ranks, own, number, timeout, checks)
         self.MPI, self.comm = MPI, comm
         self.failures = (MPI.Exception,)
+        self._letters = Letters(MPI, comm) if 1 < len(ranks) <= DIRECT else None
+        if self._letters is not None:
+            _LETTERS.append(self._letters)
+            self.meet = self._letters.begin  # type: ignore[method-assign]  # one frame less
         self._ops = {
             ReduceOp.SUM: MPI.SUM, ReduceOp.AVG: MPI.SUM, ReduceOp.PRODUCT: MPI.PROD, ReduceOp.MIN: MPI.MIN, ReduceOp.MAX: MPI.MAX,
             ReduceOp.BAND: MPI.BAND, ReduceOp.BOR: MPI.BOR, ReduceOp.BXOR: MPI.BXOR,
         }  # fmt: skip
 
-    def agreement(self, words: Array) -> _Request:
+    def meet(self, word: int, payload: Payload | None, own: Array | None) -> Meeting:
         """See `ProcessGroup`."""
-        return _Request(self.comm.Iallreduce(self.MPI.IN_PLACE, words, self.MPI.MAX), words)
+        words = np.array((word, -word), np.int64)
+        return _Agreement(self.comm.Iallreduce(self.MPI.IN_PLACE, words, self.MPI.MAX), words)
 
     def tell(self, own: Array, everybodys: Array) -> _Request:
         """See `ProcessGroup`."""

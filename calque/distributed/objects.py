@@ -13,12 +13,12 @@ from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.distributed.collectives import as_bytes, root_of
 from calque.distributed.exchange import exchange, wait_for
-from calque.distributed.group import ProcessGroup
+from calque.distributed.group import ProcessGroup, Turn
 from calque.distributed.messages import recv, send
+from calque.distributed.record import kind_of
 from calque.distributed.world import group_of
 from calque.functional.creation import from_numpy, tensor, zeros
 from calque.io import load, save
-from calque.observe.source import user_line
 
 
 def _packed(obj: Any) -> Any:
@@ -33,13 +33,13 @@ def _unpacked(array: Any) -> Any:
 
 def _now(pg: ProcessGroup, op: str, detail: str, work: Any) -> Any:
     """Do it, in its turn, and wait for it."""
-    call, found = pg.next_call(op, "object", None, detail, user_line()), list[Any]()
+    found = list[Any]()
 
     def run(_: Any) -> list[Any]:
-        found.append(pg.perform(call, work))
+        found.append(work())
         return []
 
-    wait_for(exchange([], [], run, op)[1])
+    wait_for(exchange([], [], Turn(pg, kind_of(op, "object", None, detail), run), op, True)[1])
     return found[0]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.distributed.collectives import as_bytes, begin
+from calque.distributed.collectives import Plan, as_bytes, begin
 from calque.distributed.group import ProcessGroup
 
 
@@ -48,7 +48,8 @@ class InOrder:
                 return [part if g is None else part + next(rest) for part, g in zip(parts, old, strict=True)]
 
             results = [kept[-1][k] for k in bucket]
-            begin(self.pg, f"DistributedDataParallel bucket {number}", params[0], f"{sum(sizes)} x {len(kept)} in order", sources, results, work)
+            detail = f"{sum(sizes)} x {len(kept)} in order"
+            begin(self.pg, Plan(f"DistributedDataParallel bucket {number}", params[0], detail, sources, results, work), sources, results)
 
     def _mean(self, mine: Any, passes: int, dtype: Any) -> Any:
         found = np.empty((self.pg.size() * passes, mine.size // passes), dtype)

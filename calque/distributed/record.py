@@ -11,46 +11,68 @@ from collections import deque
 from typing import Any
 
 KEPT = 512  # calls
-WORDS = 4096  # descriptions whose number is kept
-_WORDS: dict[tuple[Any, ...], int] = {}
+KINDS = 4096  # descriptions that are kept
 WAITING, MOVING, DONE, FAILED = "waits for the others", "moves data", "done", "failed"
 
 
-class Call:
-    """One collective. `number`: its place among the calls of its group, the same on every rank; below 0 for messages. `detail`: what else must agree
-    (the operation, the root). `shape` is None where ranks may bring different ones."""
+class Kind:
+    """What must be the same on every rank of a call. `detail`: what else must agree (the operation, the root). `shape` is None where ranks may bring
+    different ones. `code`: all of it as a number of 32 bits."""
 
-    __slots__ = ("group", "number", "op", "dtype", "shape", "detail", "line", "state", "asked", "begun", "ended")
+    __slots__ = ("op", "dtype", "shape", "detail", "code")
 
-    def __init__(self, group: int, number: int, op: str, dtype: str, shape: tuple[int, ...] | None, detail: str, line: str) -> None:
-        self.group, self.number, self.op, self.dtype, self.shape, self.detail, self.line = group, number, op, dtype, shape, detail, line
-        self.state, self.asked, self.begun, self.ended = "queued", time.time(), 0.0, 0.0
+    def __init__(self, op: str, dtype: str, shape: tuple[int, ...] | None, detail: str) -> None:
+        self.op, self.dtype, self.shape, self.detail = op, dtype, shape, detail
+        self.code = zlib.crc32(str(self).encode())
 
-    def same(self) -> str:
-        """What must be the same on every rank."""
+    def __str__(self) -> str:
         shape = "" if self.shape is None else f" {self.shape}"
         return f"{self.op}({self.dtype}{shape}{', ' if self.detail else ''}{self.detail})"
 
+
+_KINDS: dict[tuple[Any, ...], Kind] = {}
+
+
+def kind_of(op: str, dtype: str, shape: tuple[int, ...] | None, detail: str) -> Kind:
+    """The kind of a call."""
+    key = (op, dtype, shape, detail)
+    found = _KINDS.get(key)
+    if found is None:
+        if len(_KINDS) >= KINDS:
+            _KINDS.clear()
+        found = _KINDS[key] = Kind(op, dtype, shape, detail)
+    return found
+
+
+class Call:
+    """One collective. `number`: its place among the calls of its group, the same on every rank; below 0 for messages."""
+
+    __slots__ = ("group", "number", "kind", "line", "state", "asked", "begun", "ended")
+
+    def __init__(self, group: int, number: int, kind: Kind, line: str) -> None:
+        self.group, self.number, self.kind, self.line = group, number, kind, line
+        self.state, self.asked, self.begun, self.ended = "queued", time.time(), 0.0, 0.0
+
+    @property
+    def op(self) -> str:
+        """Its name."""
+        return self.kind.op
+
     def word(self) -> int:
-        """The same, and its place, as one number."""
-        key = (self.op, self.dtype, self.shape, self.detail)
-        found = _WORDS.get(key)
-        if found is None:
-            if len(_WORDS) >= WORDS:
-                _WORDS.clear()
-            found = _WORDS[key] = zlib.crc32(self.same().encode())
-        return self.number << 32 | found
+        """Its kind and place as one number."""
+        return self.number << 32 | self.kind.code
 
     def place(self) -> str:
         """Which one of the group's."""
         return f"{'call number' if self.number > 0 else 'message'} {abs(self.number)} of group {self.group}"
 
     def __str__(self) -> str:
-        return f"{self.same()} at {self.line or 'an unknown line'}"
+        return f"{self.kind} at {self.line or 'an unknown line'}"
 
     def as_dict(self) -> dict[str, Any]:
         """For the file."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        kind = {name: getattr(self.kind, name) for name in ("op", "dtype", "shape", "detail")}
+        return {"group": self.group, "number": self.number, **kind, **{name: getattr(self, name) for name in self.__slots__[3:]}}
 
 
 class Recorder:

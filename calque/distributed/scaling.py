@@ -14,7 +14,7 @@ import numpy as np
 from calque.base.errors import ArgumentError
 from calque.base.extras import need
 from calque.base.text import shown, type_name
-from calque.distributed.collectives import barrier, begin
+from calque.distributed.collectives import Plan, barrier, begin
 from calque.distributed.ddp import buckets_of
 from calque.distributed.exchange import wait_for
 from calque.distributed.group import ProcessGroup
@@ -260,7 +260,7 @@ def _exchange(pg: ProcessGroup, params: list[Any], repeats: int) -> float:
             def work(arrays: list[Any], plan: Flat = plan) -> list[Any]:
                 return plan.average(pg, arrays, [True] * len(arrays), 1.0, None)
 
-            task = begin(pg, f"plan_scaling bucket {number}", part[0], str(sum(plan.sizes)), part, part, work, same_shape=False)
+            task = begin(pg, Plan(f"plan_scaling bucket {number}", part[0], str(sum(plan.sizes)), part, part, work, same_shape=False), part, part)
         if task is not None:
             wait_for(task)
         if turn:

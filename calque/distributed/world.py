@@ -253,7 +253,7 @@ def destroy_process_group(group: Any = None) -> None:
     world("destroy_process_group")
     wait_for_exchanges()
     if WATCH.well():
-        WORLD.group.perform(WORLD.group.next_call("destroy_process_group", "", None, "", user_line()), lambda: None)  # type: ignore[union-attr]
+        WORLD.group.perform("destroy_process_group", "", user_line(), lambda: None)  # type: ignore[union-attr]
     WATCH.stop()
     WORLD.group = None
 
@@ -272,8 +272,11 @@ def new_group(
     wait_for_exchanges()
     WORLD.groups += 1
     seconds = seconds_of("new_group", timeout, whole.timeout)
-    call = whole.next_call("new_group", "", None, f"ranks {list(chosen)}", user_line())
-    return whole.perform(call, lambda: whole.part(chosen, WORLD.groups, seconds) if whole.own in chosen else NON_GROUP_MEMBER)
+
+    def part() -> Any:
+        return whole.part(chosen, WORLD.groups, seconds) if whole.own in chosen else NON_GROUP_MEMBER
+
+    return whole.perform("new_group", f"ranks {list(chosen)}", user_line(), part)
 
 
 def new_subgroups(
@@ -355,7 +358,7 @@ def leave() -> None:
     else:
         whole = not WATCH.failed
     if whole:
-        WORLD.mpi.Finalize()
+        mpi.finalize(WORLD.mpi)
     unread = WATCH.error
     if unread is not None and not getattr(unread, "calque_reported", False):
         sys.stderr.write(f"calque: rank {WATCH.rank} of {WATCH.size} ends with an error that nobody has read: {unread}\n")
