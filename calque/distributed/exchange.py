@@ -53,6 +53,9 @@ class Parted(Work, Protocol):
     def note(self, line: str) -> None:
         """Where the user has asked for it. Before `begin`, or behind it."""
 
+    def hurries(self) -> bool:
+        """Whether to begin as soon as the sources are there, while the program that makes them goes on."""
+
     def begin(self, arrays: Arrays) -> None:
         """Never blocks for long."""
 
@@ -106,6 +109,9 @@ def exchange(
     writers: list[Task | None] = []  # of the values that there are now: whoever overwrites one later waits for this task
 
     def results_later() -> Sequence[Any]:
+        for writer in () if work.hurries() else writers:
+            if writer is not None:
+                writer.wait()
         arrays = [_flat(b.early(w), v) for b, w, v in zip(inputs, writers, views, strict=True)]
         writers.clear()
         return work(arrays)

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from calque.base.config import available_cores, settings
 from calque.base.errors import DistributedError
 from calque.distributed.record import DONE, FAILED, MOVING, WAITING, Call, Kind, kind_of
 from calque.distributed.watch import WATCH
@@ -87,12 +88,14 @@ def soon(pending: Pending) -> bool:
 
 class ProcessGroup(ABC):
     """Some of the processes of a job. `ranks`: theirs in the whole job; a process's rank in the group is its place there. `number`: of the group, the
-    same on all members. `timeout`: seconds for which a call waits for its last member. `checks`: whether calls are compared before data moves."""
+    same on all members. `timeout`: seconds for which a call waits for its last member. `checks`: whether calls are compared before data moves.
+    `near`: the ranks of the job that compute on cores of this process, itself included."""
 
     name = ""
     failures: tuple[type[Exception], ...] = ()  # what the back-end raises
 
-    def __init__(self, ranks: tuple[int, ...], own: int, number: int, timeout: float, checks: bool) -> None:
+    def __init__(self, ranks: tuple[int, ...], own: int, number: int, timeout: float, checks: bool, near: frozenset[int]) -> None:
+        self.near = near
         self.ranks, self.own, self.number, self.timeout, self.checks = ranks, own, number, timeout, checks
         self.place = ranks.index(own)
         self.calls = self.messages = 0
@@ -107,6 +110,10 @@ class ProcessGroup(ABC):
     def size(self) -> int:
         """Number of members."""
         return len(self.ranks)
+
+    def crowded(self) -> bool:
+        """Whether moving data takes cores from what the members compute: all are on this machine, and their threads have all of its cores."""
+        return self.near.issuperset(self.ranks) and len(self.near) * settings.threads >= available_cores()
 
     def __repr__(self) -> str:
         return f"<process group {self.number} of ranks {list(self.ranks)}, back-end {self.name}>"
@@ -245,6 +252,10 @@ class Turn:
         except BaseException as error:
             self._fail(error)
             raise
+
+    def hurries(self) -> bool:
+        """Whether it should come to the call while programs run that make other values."""
+        return not self.group.crowded()
 
     def soon(self) -> bool:
         """Whether all have come, or do in a moment."""

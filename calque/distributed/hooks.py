@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any
 
 import ml_dtypes
@@ -19,6 +20,7 @@ from calque.functional.inplace import copy_
 from calque.functional.joining import cat
 from calque.functional.views import detach
 
+PIECE = 4 << 20  # bytes that are written and sent at a time
 _ALIGN = 64  # bytes: the beginning of every gradient in its bucket
 
 
@@ -38,24 +40,41 @@ class Flat:
 
     def average(self, pg: ProcessGroup, arrays: list[Any], there: list[bool], factor: float, wire: Any) -> list[Any]:
         """The weighted means; `there`: which parameters the arrays are of, the others are zeros. `wire`: dtype that travels, or None."""
-        whole, given, end = flat(self.total, self.wide), iter(arrays), 0
-        for start, size, has in zip(self.starts, self.sizes, there, strict=True):
-            whole[end:start] = 0
-            if has:
-                np.multiply(next(given), factor, out=whole[start : start + size], casting="unsafe")
-            else:
-                whole[start : start + size] = 0
-            end = start + size
-        whole[end:] = 0
-        if pg.size() > 1:
-            if wire is None:
-                pg.all_reduce(whole, whole, ReduceOp.SUM)
-            else:
-                whole = _halved(pg, whole, wire)
+        given = iter(arrays)
+        sources = [next(given) if has else None for has in there]
+        whole = flat(self.total, self.wide)
+        # Piece by piece, so that what was written is in the cache when it is sent.
+        step = max(PIECE // self.wide.itemsize, 1) if wire is None else self.total
+        for low in range(0, self.total, step):
+            high = min(low + step, self.total)
+            self._fill(whole, sources, factor, low, high)
+            if wire is None and pg.size() > 1:
+                piece = whole[low:high]
+                pg.all_reduce(piece, piece, ReduceOp.SUM)
+        if wire is not None and pg.size() > 1:
+            whole = _halved(pg, whole, wire)
         if self.wide is not self.dtype:
             with np.errstate(over="ignore"):
                 whole = whole.astype(self.dtype)
         return [whole[start : start + size] for start, size in zip(self.starts, self.sizes, strict=True)]
+
+    def _fill(self, whole: Any, sources: list[Any], factor: float, low: int, high: int) -> None:
+        """Write what this rank adds to a piece of the bucket."""
+        end = low
+        for k in range(max(bisect_right(self.starts, low) - 1, 0), len(self.sizes)):
+            start, source = self.starts[k], sources[k]
+            if start >= high:
+                break
+            first, last = max(start, low), min(start + self.sizes[k], high)
+            if first >= last:
+                continue
+            whole[end:first] = 0
+            if source is None:
+                whole[first:last] = 0
+            else:
+                np.multiply(source[first - start : last - start], factor, out=whole[first:last], casting="unsafe")
+            end = last
+        whole[end:high] = 0
 
 
 def _halved(pg: ProcessGroup, whole: Any, wire: Any) -> Any:

@@ -19,7 +19,9 @@ from calque.distributed.letters import Letters
 
 CONTROL_TAG = 7
 _SHARED = "/dev/shm/mpich_shm_"
+CORES = 4096  # of a machine
 LONGEST_MESSAGE = 1 << 14  # bytes, beside the collectives
+PIECE = 4 << 20  # bytes that are combined at a time: MPI makes a copy of them, which stays in the cache then, and in memory that it has already
 DIRECT = 8  # members of a group, up to which each writes to each other when they meet
 
 
@@ -94,6 +96,21 @@ def forget(files: set[str]) -> None:
             os.unlink(path)
 
 
+def neighbours(MPI: Any, comm: Any) -> frozenset[int]:
+    """The ranks that compute on cores of this process, itself included. All of them call this."""
+    here = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    own = np.zeros(CORES + 1, np.int64)
+    own[-1] = comm.rank
+    cores = list(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    own[[core for core in cores if core < CORES]] = 1
+    if not cores:
+        own[:-1] = 1
+    everybodys = np.zeros((here.size, own.size), np.int64)
+    here.Allgather(own, everybodys)
+    here.Free()
+    return frozenset(int(row[-1]) for row in everybodys if (row[:-1] & own[:-1]).any())
+
+
 _LETTERS: list[Letters] = []  # of all groups
 
 
@@ -141,8 +158,10 @@ class MpiGroup(ProcessGroup):
 
     name = "mpi"
 
-    def __init__(self, MPI: Any, comm: Any, ranks: tuple[int, ...], own: int, number: int, timeout: float, checks: bool) -> None:
-        super().__init__(ranks, own, number, timeout, checks)
+    def __init__(
+        self, MPI: Any, comm: Any, ranks: tuple[int, ...], own: int, number: int, timeout: float, checks: bool, near: frozenset[int]
+    ) -> None:
+        super().__init__(ranks, own, number, timeout, checks, near)
         self.MPI, self.comm = MPI, comm
         self.failures = (MPI.Exception,)
         self._letters = Letters(MPI, comm) if 1 < len(ranks) <= DIRECT else None
@@ -165,9 +184,11 @@ class MpiGroup(ProcessGroup):
 
     def all_reduce(self, source: Array, target: Array, op: ReduceOp) -> None:
         """See `ProcessGroup`."""
-        if source.size:
-            self.comm.Allreduce(self.MPI.IN_PLACE if source is target else source, target, self._ops[op])
-            self._average(target, op)
+        step = max(PIECE // target.itemsize, 1)
+        for at in range(0, source.size, step):
+            piece = target[at : at + step]
+            self.comm.Allreduce(self.MPI.IN_PLACE if source is target else source[at : at + step], piece, self._ops[op])
+            self._average(piece, op)
 
     def reduce(self, source: Array, target: Array, op: ReduceOp, root: int) -> None:
         """See `ProcessGroup`."""
@@ -222,7 +243,7 @@ class MpiGroup(ProcessGroup):
     def part(self, ranks: tuple[int, ...], number: int, timeout: float) -> "MpiGroup":
         """See `ProcessGroup`."""
         members = self.comm.group.Incl([self.ranks.index(rank) for rank in ranks])
-        return MpiGroup(self.MPI, self.comm.Create_group(members, number), ranks, self.own, number, timeout, self.checks)
+        return MpiGroup(self.MPI, self.comm.Create_group(members, number), ranks, self.own, number, timeout, self.checks, self.near)
 
 
 class MpiWire:

@@ -38,6 +38,7 @@ class _World:
         self.groups = 0
         self.mpi: Any = None
         self.wire: Any = None
+        self.near: frozenset[int] = frozenset()
         self.helper: subprocess.Popen[str] | None = None
         self.hooked = self.left = False
 
@@ -193,13 +194,14 @@ def init_process_group(
             _meet(place, size, host, port, min(seconds, MEETING_SECONDS))
         WORLD.mpi = mpi.load("init_process_group")
         mpi.forget_files(WORLD.mpi.COMM_WORLD)
+        WORLD.near = mpi.neighbours(WORLD.mpi, WORLD.mpi.COMM_WORLD)
         WORLD.wire = mpi.MpiWire(WORLD.mpi, WORLD.mpi.COMM_WORLD.Dup())
     comm = WORLD.mpi.COMM_WORLD
     if (size >= 0 and comm.size != size) or (place >= 0 and comm.rank != place):
         raise _another_job(place, size, comm, earlier, bool(host))
     WATCH.start(comm.rank, comm.size, WORLD.wire, flight_folder)
     WORLD.groups = 0
-    WORLD.group = mpi.MpiGroup(WORLD.mpi, comm, tuple(range(comm.size)), comm.rank, 0, seconds, check_collectives)
+    WORLD.group = mpi.MpiGroup(WORLD.mpi, comm, tuple(range(comm.size)), comm.rank, 0, seconds, check_collectives, WORLD.near)
     if not WORLD.hooked:
         WORLD.hooked = True
         atexit.register(leave)
