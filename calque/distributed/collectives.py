@@ -18,7 +18,7 @@ from calque.base.futures import Future
 from calque.base.layout import Layout, value_layout
 from calque.base.text import shown, type_name
 from calque.distributed.exchange import brief, exchange, flat, set_value, wait_for
-from calque.distributed.group import Payload, ProcessGroup, ReduceOp, Turn
+from calque.distributed.group import FUNCTIONS, Payload, ProcessGroup, ReduceOp, Turn
 from calque.distributed.record import kind_of
 from calque.distributed.world import group_of, seconds_of
 from calque.functional.blame import answering
@@ -34,10 +34,6 @@ Arrays = list[np.ndarray[Any, Any]]
 Work_ = Callable[[Arrays], Sequence[Any]]
 _HALF = ("float16", "bfloat16")  # combined as float32: MPI has no bfloat16, and sums of 16 bits lose digits
 _KINDS = {ReduceOp.AVG: "fc", ReduceOp.MIN: "iuf", ReduceOp.MAX: "iuf", ReduceOp.BAND: "iu", ReduceOp.BOR: "iu", ReduceOp.BXOR: "iu"}
-FUNCTIONS: dict[ReduceOp, Any] = {
-    ReduceOp.SUM: np.add, ReduceOp.AVG: np.add, ReduceOp.PRODUCT: np.multiply, ReduceOp.MIN: np.minimum, ReduceOp.MAX: np.maximum,
-    ReduceOp.BAND: np.bitwise_and, ReduceOp.BOR: np.bitwise_or, ReduceOp.BXOR: np.bitwise_xor,
-}  # fmt: skip
 PLANS = 256  # of calls that come again
 _new: Any = object.__new__
 

@@ -38,6 +38,10 @@ class ReduceOp(enum.Enum):
     __hash__ = object.__hash__  # there is one of each; that of names is slow
 
 
+FUNCTIONS: dict[ReduceOp, Any] = {
+    ReduceOp.SUM: np.add, ReduceOp.AVG: np.add, ReduceOp.PRODUCT: np.multiply, ReduceOp.MIN: np.minimum, ReduceOp.MAX: np.maximum,
+    ReduceOp.BAND: np.bitwise_and, ReduceOp.BOR: np.bitwise_or, ReduceOp.BXOR: np.bitwise_xor,
+}  # fmt: skip
 ReduceOp.RedOpType = ReduceOp  # type: ignore[attr-defined]  # PyTorch's name of the class, in annotations
 
 

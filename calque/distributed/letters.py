@@ -27,7 +27,7 @@ class _Route:
 
 
 class Letters:
-    """A `Meeting` that is held again and again."""
+    """A `Meeting` that is held again and again. `comm`: of nobody else, as users choose tags of their own."""
 
     def __init__(self, MPI: Any, comm: Any) -> None:
         self._MPI, self._comm, self._place = MPI, comm, comm.rank

@@ -14,7 +14,7 @@ import numpy as np
 from calque.base.config import job_variables
 from calque.base.errors import DistributedError
 from calque.base.extras import need
-from calque.distributed.group import Array, Differ, Meeting, Payload, ProcessGroup, ReduceOp
+from calque.distributed.group import FUNCTIONS, Array, Differ, Meeting, Payload, ProcessGroup, ReduceOp
 from calque.distributed.letters import Letters
 
 CONTROL_TAG = 7
@@ -112,12 +112,15 @@ def neighbours(MPI: Any, comm: Any) -> frozenset[int]:
 
 
 _LETTERS: list[Letters] = []  # of all groups
+_OF_FLOATS: dict[tuple[ReduceOp, Any], Any] = {}  # operations of MPI that know of NaN
 
 
 def finalize(MPI: Any) -> None:
     """End MPI, which wants its requests back."""
     for letters in _LETTERS:
         letters.free()
+    for op in _OF_FLOATS.values():
+        op.Free()
     MPI.Finalize()
 
 
@@ -164,7 +167,7 @@ class MpiGroup(ProcessGroup):
         super().__init__(ranks, own, number, timeout, checks, near)
         self.MPI, self.comm = MPI, comm
         self.failures = (MPI.Exception,)
-        self._letters = Letters(MPI, comm) if 1 < len(ranks) <= DIRECT else None
+        self._letters = Letters(MPI, comm.Dup()) if 1 < len(ranks) <= DIRECT else None
         if self._letters is not None:
             _LETTERS.append(self._letters)
             self.meet = self._letters.begin  # type: ignore[method-assign]  # one frame less
@@ -172,6 +175,21 @@ class MpiGroup(ProcessGroup):
             ReduceOp.SUM: MPI.SUM, ReduceOp.AVG: MPI.SUM, ReduceOp.PRODUCT: MPI.PROD, ReduceOp.MIN: MPI.MIN, ReduceOp.MAX: MPI.MAX,
             ReduceOp.BAND: MPI.BAND, ReduceOp.BOR: MPI.BOR, ReduceOp.BXOR: MPI.BXOR,
         }  # fmt: skip
+
+    def _op(self, op: ReduceOp, dtype: Any) -> Any:
+        """What MPI combines with. Its own minimum of a number and NaN is one of the two, whichever comes first, and so another one on each rank."""
+        if dtype.kind != "f" or op not in (ReduceOp.MIN, ReduceOp.MAX):
+            return self._ops[op]
+        found = _OF_FLOATS.get((op, dtype))
+        if found is None:
+            function = FUNCTIONS[op]
+
+            def combine(given: Any, both: Any, _: Any) -> None:
+                into = np.frombuffer(both, dtype)
+                function(np.frombuffer(given, dtype), into, into)
+
+            found = _OF_FLOATS[op, dtype] = self.MPI.Op.Create(combine, commute=True)
+        return found
 
     def meet(self, word: int, payload: Payload | None, own: Array | None) -> Meeting:
         """See `ProcessGroup`."""
@@ -187,20 +205,20 @@ class MpiGroup(ProcessGroup):
         step = max(PIECE // target.itemsize, 1)
         for at in range(0, source.size, step):
             piece = target[at : at + step]
-            self.comm.Allreduce(self.MPI.IN_PLACE if source is target else source[at : at + step], piece, self._ops[op])
+            self.comm.Allreduce(self.MPI.IN_PLACE if source is target else source[at : at + step], piece, self._op(op, piece.dtype))
             self._average(piece, op)
 
     def reduce(self, source: Array, target: Array, op: ReduceOp, root: int) -> None:
         """See `ProcessGroup`."""
         if source.size:
-            self.comm.Reduce(source, target, self._ops[op], root)
+            self.comm.Reduce(source, target, self._op(op, source.dtype), root)
             if self.place == root:
                 self._average(target, op)
 
     def reduce_scatter(self, source: Array, target: Array, op: ReduceOp) -> None:
         """See `ProcessGroup`."""
         if source.size:
-            self.comm.Reduce_scatter_block(source, target, self._ops[op])
+            self.comm.Reduce_scatter_block(source, target, self._op(op, source.dtype))
             self._average(target, op)
 
     def _average(self, target: Array, op: ReduceOp) -> None:

@@ -36,6 +36,20 @@ def test_every_collective() -> None:
     assert sorted(done.stdout.split("\n")[:-1]) == ["[0] all is well", "[1] all is well"]
 
 
+@pytest.mark.mpi
+def test_random_calls(seed: int) -> None:
+    done = launch("fuzz_calls.py", str(seed % 1_000_000_000), "40", "8")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("direct", ["1", "8"])
+def test_random_calls_of_three_ranks(seed: int, direct: str) -> None:
+    done = launch("fuzz_calls.py", str(seed % 1_000_000_000), "60", direct, count=3)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])

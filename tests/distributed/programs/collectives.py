@@ -227,6 +227,30 @@ if rank == 1:
     t = calque.ones(1)
     dist.broadcast(t, 1, group=alone)
 
+# NaN goes into every minimum and maximum, on every rank, however much travels.
+for length in (3, 100_000):
+    for op in (ReduceOp.MIN, ReduceOp.MAX):
+        for who in range(size):
+            t = calque.full((length,), float(rank))
+            if rank == who:
+                t[1] = float("nan")
+            dist.all_reduce(t, op)
+            assert t.isnan().sum().item() == 1 and t[1].isnan() and t[2].item() == (0.0 if op is ReduceOp.MIN else 1.0), (length, op, who, t)
+
+# An asynchronous call does not wait for the others: here they come to it when they have sent what is received behind it, under any tag.
+for length in (2, 100_000):
+    for tag in range(12):
+        t, large = calque.ones(length), calque.full((300_000,), 5.0)
+        if rank == 0:
+            work = dist.all_reduce(t, async_op=True)
+            assert not work.is_completed()
+            assert dist.recv(large, 1, tag=tag) == 1 and large.sum().item() == 1.5e6
+            assert work.wait() and work.is_success()
+        else:
+            dist.send(large, 0, tag=tag)
+            dist.all_reduce(t)
+        assert t.sum().item() == 2 * length
+
 # Wrong arguments: said before anything is sent, so that everything works afterwards.
 WRONG = [
     (lambda: dist.all_reduce([1.0]), TypeError, "expected tensor to be a Tensor, got list"),
