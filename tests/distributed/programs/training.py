@@ -233,7 +233,7 @@ for kind, options in ((calque.optim.AdamW, {"lr": 1e-2, "weight_decay": 0.1}), (
     dist.all_gather_object(sums, held[0])
     assert min(sums) > 0 and sum(sums) == held[1], (sums, held)
 
-# Gradients travel while the program that makes the others still runs.
+# Gradients travel while the program that makes the others still runs, where there is a core for that, and behind it where there is none.
 calque.set_default_dtype(calque.float32)
 model = nn.Sequential(*[layer for _ in range(8) for layer in (nn.Linear(500, 500), nn.ReLU())])
 ours = dist.DistributedDataParallel(model, bucket_cap_mb=0.5)
@@ -246,8 +246,7 @@ def watched(buffer, task):
     return found
 
 
-Buffer.early = watched
-for _ in range(20):
+def step_of_all():
     taken.clear()
     loss = ours(rows).square().mean()
     opt.zero_grad()
@@ -255,12 +254,22 @@ for _ in range(20):
     opt.step()
     loss.item()
     calque.synchronize()
-    enough = calque.tensor(sum(taken) > 5).int()
+    return sum(taken)
+
+
+Buffer.early = watched
+group = dist.group.WORLD
+near, group.near = group.near, frozenset()  # as if the ranks had a machine each
+assert near == {0, 1} and not group.crowded()
+for _ in range(20):
+    enough = calque.tensor(step_of_all() > 5).int()
     dist.all_reduce(enough, ReduceOp.MAX)  # ranks stop together
     if enough.item():
         break
 else:
     raise SystemExit(f"no gradient was sent before the backward pass had ended: {taken}")
+group.near, cores = near, calque.base.config.settings.threads * size >= calque.base.config.available_cores()
+assert group.crowded() == cores and (not cores or step_of_all() == 0)
 Buffer.early = early
 calque.set_default_dtype(calque.float64)
 
