@@ -1,10 +1,9 @@
 """What two ranks cost: small and large all-reduces beside bare mpi4py, and a DDP step beside half the batch alone.
 
-    calque launch -n 2 --no-prefix bench/ranks.py [--slices 9]
+    calque launch -n 2 --no-prefix bench/ranks.py [--slices 9] [--only calls|mlp|resnet18-32|gpt|tiny]
 
 Loops take turns; rank 0 prints medians: wall-clock time, and processor time of the process, in which waiting actively for the other rank is included
-(MPICH spins). On a machine where something else runs only processor time means anything, and of a rank that waits not even that. Overlap: how many
-buckets of gradients set out while the backward program was still running, and how long the messages of a step take alone.
+(MPICH spins). On a machine where something else runs only processor time means anything, and of a rank that waits not even that.
 """
 
 from __future__ import annotations
@@ -17,13 +16,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from models import JOBS
 
 import calque
 import calque.distributed as dist
 from calque import nn
-from calque.run.buffer import Buffer
 
 Times = tuple[float, float]
+STEPS = ("mlp", "resnet18-32", "gpt", "tiny")
 
 
 def measured(loop: Callable[[], Any], count: int) -> Times:
@@ -68,18 +68,36 @@ def all_reduces(nbytes: int, count: int, slices: int) -> None:
     show(f"all-reduce of {nbytes:,} bytes", turns({"mpi4py": lambda: MPI.COMM_WORLD.Allreduce(a, b), "calque": ours}, count, slices), "mpi4py")
 
 
-def steps(slices: int) -> None:
-    """An MLP of 1.9 million parameters: half a batch alone, and with another rank."""
-    calque.manual_seed(0)
-    x, y = calque.randn(256, 784), calque.randint(0, 10, (256,))
+def tiny() -> tuple[Any, Any, Any]:
+    """200 parameters of 8 numbers each: nothing but what a parameter costs."""
+    return nn.Sequential(*[nn.LayerNorm(8) for _ in range(100)]), calque.randn(32, 8), None
+
+
+def mlp() -> tuple[Any, Any, Any]:
+    """1.9 million parameters, 256 samples: much to send for little computation."""
+    net = nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    return net, calque.randn(256, 784), calque.randint(0, 10, (256,))
+
+
+def job(name: str) -> tuple[Any, Any, Any]:
+    """A model of `models.py` with half of its batch."""
+    found = JOBS[name]
+    x, y = found.batch(np.random.default_rng(0), found.batch_size // 2)
+    return found.model(calque), calque.tensor(x), calque.tensor(y)
+
+
+def steps(name: str, slices: int) -> None:
+    """Half a batch alone, and with another rank."""
 
     def trainer(wrap: bool) -> tuple[Callable[[], None], Any]:
-        net: Any = nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
-        net = dist.DistributedDataParallel(net, bucket_cap_mb=2) if wrap else net
-        optimizer = calque.optim.SGD(net.parameters(), lr=1e-3)
+        calque.manual_seed(0)
+        net, x, y = {"mlp": mlp, "tiny": tiny}.get(name, lambda: job(name))()
+        net = dist.DistributedDataParallel(net) if wrap else net
+        optimizer = JOBS[name].optimizer(calque, net) if name in JOBS and name != "mlp" else calque.optim.SGD(net.parameters(), lr=1e-3)
 
         def step() -> None:
-            loss = nn.functional.cross_entropy(net(x), y)
+            scores = net(x)
+            loss = scores.square().mean() if y is None else nn.functional.cross_entropy(scores.reshape(-1, scores.shape[-1]), y.reshape(-1))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -95,33 +113,26 @@ def steps(slices: int) -> None:
         for work in [dist.all_reduce(g, async_op=True) for g in gradients]:
             work.wait()
 
-    show("step", turns({"alone": alone, "two ranks": together, "its messages alone": messages}, 10, slices), "alone")
-    early, taken = Buffer.early, []
-
-    def watched(buffer: Any, writer: Any) -> Any:
-        found = early(buffer, writer)
-        taken.append(writer is not None and not writer.done)
-        return found
-
-    Buffer.early = watched  # type: ignore[method-assign]
-    for _ in range(20):
-        together()
-    Buffer.early = early  # type: ignore[method-assign]
-    if dist.get_rank() == 0:
-        print(f"  {sum(taken)} of {len(taken)} gradients set out while the program that makes them was running; {len(net._buckets)} buckets a step")
+    loops = {"alone": alone, "two ranks": together, "its messages alone": messages}
+    show(f"step of {name}, {len(net._buckets)} buckets", turns(loops, 2 if name in JOBS and name != "mlp" else 10, slices), "alone")
 
 
 def main() -> None:
     """All of it."""
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--slices", type=int, default=9)
-    slices = words.parse_args().slices
+    words.add_argument("--only", choices=["calls", *STEPS])
+    options = words.parse_args()
+    slices = options.slices
     dist.init_process_group("mpi")
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} ranks, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    all_reduces(1 << 12, 500, slices)
-    all_reduces(1 << 26, 3, slices)
-    steps(slices)
+    if options.only in (None, "calls"):
+        all_reduces(1 << 12, 500, slices)
+        all_reduces(1 << 26, 3, slices)
+    for name in STEPS:
+        if options.only in (None, name):
+            steps(name, slices)
 
 
 main()

@@ -13,7 +13,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -90,20 +90,28 @@ def soon(pending: Pending) -> bool:
     return True
 
 
+class Near(NamedTuple):
+    """Ranks of the job on the `machine` of this process, and those that compute on `cores` of this process; itself included."""
+
+    machine: frozenset[int]
+    cores: frozenset[int]
+
+
 class ProcessGroup(ABC):
     """Some of the processes of a job. `ranks`: theirs in the whole job; a process's rank in the group is its place there. `number`: of the group, the
     same on all members. `timeout`: seconds for which a call waits for its last member. `checks`: whether calls are compared before data moves.
-    `near`: the ranks of the job that compute on cores of this process, itself included."""
+    `near`: which ranks of the job are on this machine. `moving`: the call that moves data now."""
 
     name = ""
     failures: tuple[type[Exception], ...] = ()  # what the back-end raises
 
-    def __init__(self, ranks: tuple[int, ...], own: int, number: int, timeout: float, checks: bool, near: frozenset[int]) -> None:
+    def __init__(self, ranks: tuple[int, ...], own: int, number: int, timeout: float, checks: bool, near: Near) -> None:
         self.near = near
         self.ranks, self.own, self.number, self.timeout, self.checks = ranks, own, number, timeout, checks
         self.place = ranks.index(own)
         self.calls = self.messages = 0
         self.several = len(ranks) > 1
+        self.moving: Call | None = None
         self.turn = threading.Lock()  # held by the call that is on its way
         self.plans: dict[Any, Any] = {}  # what was found out about calls that come again, see `collectives.py`
 
@@ -117,7 +125,7 @@ class ProcessGroup(ABC):
 
     def crowded(self) -> bool:
         """Whether moving data takes cores from what the members compute: all are on this machine, and their threads have all of its cores."""
-        return self.near.issuperset(self.ranks) and len(self.near) * settings.threads >= available_cores()
+        return self.near.cores.issuperset(self.ranks) and len(self.near.cores) * settings.threads >= available_cores()
 
     def __repr__(self) -> str:
         return f"<process group {self.number} of ranks {list(self.ranks)}, back-end {self.name}>"
@@ -289,7 +297,7 @@ class Turn:
             if brought is not None:
                 found = self.payload.unpack(brought)  # type: ignore[union-attr]
             else:
-                call.state = MOVING
+                call.state, group.moving = MOVING, call
                 entry = WATCH.guard(call, group.timeout)
                 try:
                     found = self.work(self._arrays)

@@ -11,6 +11,7 @@ import numpy as np
 from calque.autograd.modes import no_grad
 from calque.base.dtypes import bfloat16, float16
 from calque.base.errors import ArgumentError
+from calque.distributed.board import PIECE
 from calque.distributed.collectives import all_reduce, as_bytes
 from calque.distributed.exchange import flat
 from calque.distributed.group import ProcessGroup, ReduceOp
@@ -20,7 +21,6 @@ from calque.functional.inplace import copy_
 from calque.functional.joining import cat
 from calque.functional.views import detach
 
-PIECE = 4 << 20  # bytes that are written and sent at a time
 _ALIGN = 64  # bytes: the beginning of every gradient in its bucket
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from calque.base.config import job_variables
 from calque.base.errors import DistributedError
 from calque.base.extras import need
-from calque.distributed.group import FUNCTIONS, Array, Differ, Meeting, Payload, ProcessGroup, ReduceOp
+from calque.distributed.board import MOST, Board
+from calque.distributed.group import FUNCTIONS, PAYLOAD_BYTES, Array, Differ, Meeting, Near, Payload, ProcessGroup, ReduceOp, soon
 from calque.distributed.letters import Letters
 
 CONTROL_TAG = 7
@@ -96,8 +97,8 @@ def forget(files: set[str]) -> None:
             os.unlink(path)
 
 
-def neighbours(MPI: Any, comm: Any) -> frozenset[int]:
-    """The ranks that compute on cores of this process, itself included. All of them call this."""
+def neighbours(MPI: Any, comm: Any) -> Near:
+    """The ranks near this process. All of them call this."""
     here = comm.Split_type(MPI.COMM_TYPE_SHARED)
     own = np.zeros(CORES + 1, np.int64)
     own[-1] = comm.rank
@@ -108,10 +109,12 @@ def neighbours(MPI: Any, comm: Any) -> frozenset[int]:
     everybodys = np.zeros((here.size, own.size), np.int64)
     here.Allgather(own, everybodys)
     here.Free()
-    return frozenset(int(row[-1]) for row in everybodys if (row[:-1] & own[:-1]).any())
+    cores_of_mine = frozenset(int(row[-1]) for row in everybodys if (row[:-1] & own[:-1]).any())
+    return Near(frozenset(int(row[-1]) for row in everybodys), cores_of_mine)
 
 
 _LETTERS: list[Letters] = []  # of all groups
+_BOARDS: dict[tuple[int, int], Board] = {}  # by numbers of the job and of the group, which are the same everywhere
 _OF_FLOATS: dict[tuple[ReduceOp, Any], Any] = {}  # operations of MPI that know of NaN
 
 
@@ -121,6 +124,8 @@ def finalize(MPI: Any) -> None:
         letters.free()
     for op in _OF_FLOATS.values():
         op.Free()
+    for _, board in sorted(_BOARDS.items()):  # all processes in one order, as each waits for the others
+        board.free()
     MPI.Finalize()
 
 
@@ -160,13 +165,17 @@ class MpiGroup(ProcessGroup):
     """A communicator of its own."""
 
     name = "mpi"
+    jobs = 0  # that this process has joined, one after the other
 
     def __init__(
-        self, MPI: Any, comm: Any, ranks: tuple[int, ...], own: int, number: int, timeout: float, checks: bool, near: frozenset[int]
+        self, MPI: Any, comm: Any, ranks: tuple[int, ...], own: int, number: int, timeout: float, checks: bool, near: Near
     ) -> None:
         super().__init__(ranks, own, number, timeout, checks, near)
         self.MPI, self.comm = MPI, comm
         self.failures = (MPI.Exception,)
+        self._shared: Board | None = None
+        if number == 0:
+            MpiGroup.jobs += 1
         self._letters = Letters(MPI, comm.Dup()) if 1 < len(ranks) <= DIRECT else None
         if self._letters is not None:
             _LETTERS.append(self._letters)
@@ -202,11 +211,30 @@ class MpiGroup(ProcessGroup):
 
     def all_reduce(self, source: Array, target: Array, op: ReduceOp) -> None:
         """See `ProcessGroup`."""
+        if self.size() <= MOST and source.nbytes > PAYLOAD_BYTES and self.near.machine.issuperset(self.ranks) and self.several:
+            self._board().combine(source, target, FUNCTIONS[op])
+            self._average(target, op)
+            return
         step = max(PIECE // target.itemsize, 1)
         for at in range(0, source.size, step):
             piece = target[at : at + step]
             self.comm.Allreduce(self.MPI.IN_PLACE if source is target else source[at : at + step], piece, self._op(op, piece.dtype))
             self._average(piece, op)
+
+    def _board(self) -> Board:
+        """The memory that all members have. All of them call this."""
+        if self._shared is None:
+            self._shared = _BOARDS[self.jobs, self.number] = Board(self.MPI, self.comm, self._together)
+            forget_files(self.comm)
+        return self._shared
+
+    def _together(self, number: int) -> None:
+        """Wait until all members have come to a piece of the call that is on its way."""
+        meeting, call = self.meet(number, None, None), self.moving
+        assert call is not None
+        if not soon(meeting):
+            self.wait(meeting, call)
+        meeting.brought()
 
     def reduce(self, source: Array, target: Array, op: ReduceOp, root: int) -> None:
         """See `ProcessGroup`."""

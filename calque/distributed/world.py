@@ -19,7 +19,7 @@ from calque.base.errors import ArgumentError, DistributedError
 from calque.base.text import shown
 from calque.distributed import mpi, rendezvous
 from calque.distributed.exchange import wait_for_exchanges
-from calque.distributed.group import ProcessGroup
+from calque.distributed.group import Near, ProcessGroup
 from calque.distributed.watch import WATCH
 from calque.observe.source import user_line
 
@@ -38,7 +38,7 @@ class _World:
         self.groups = 0
         self.mpi: Any = None
         self.wire: Any = None
-        self.near: frozenset[int] = frozenset()
+        self.near = Near(frozenset(), frozenset())
         self.helper: subprocess.Popen[str] | None = None
         self.hooked = self.left = False
 
