@@ -8,13 +8,11 @@ Run: python -m tests.fuzz.accuracy --count 1000 --seed 0
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
 from typing import Any
 
 import numpy as np
 
+from tests.fuzz.command import main
 from tests.oracle.accuracy import Case, channels, layer, measure
 
 DRAWS = 4
@@ -97,23 +95,11 @@ def farther(seed: int) -> tuple[Case, str]:
     return case, "; ".join(wrong)
 
 
-def main() -> int:
-    """Cases one after the other; findings with their seeds."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0, help="first seed")
-    options = parser.parse_args()
-    start, found = time.monotonic(), 0
-    for seed in range(options.seed, options.seed + options.count):
-        case, text = farther(seed)
-        if text:
-            found += 1
-            print(f"seed {seed}: {case.name}\n    {text}", flush=True)
-        if (seed - options.seed + 1) % 200 == 0:
-            print(f"{seed - options.seed + 1} cases, {found} findings, {time.monotonic() - start:.0f} s", flush=True)
-    print(f"{options.count} cases from seed {options.seed}, {found} findings, {time.monotonic() - start:.0f} s")
-    return 1 if found else 0
+def check(seed: int) -> str:
+    """"" or the finding of a seed."""
+    case, text = farther(seed)
+    return text and f"{case.name}\n    {text}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main("tests.fuzz.accuracy", __doc__, check, 1000))

@@ -6,10 +6,7 @@ the text and what comes out is compared: shapes, dtypes, values with the signs o
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import sys
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -143,25 +140,9 @@ def mismatch(case: Case, torch: Any, allowed: Callable[[Case, Any, Any], bool] |
     return "" if not text or (allowed is not None and allowed(case, mine, theirs)) else text
 
 
-def report(seed: int, case: Case, text: str, module: str) -> str:
-    """The failure of a seed with the line that repeats it."""
-    return f"seed {seed}: {text}\n  {case.describe()}\n  repeat: python -m {module} --seed {seed} --count 1"
+def checked(seed: int, case: Case, module: str, allowed: Callable[[Case, Any, Any], bool] | None = None) -> str:
+    """"" or what differs in the case of a seed, with the line that repeats it."""
+    import torch
 
-
-def main(module: str, doc: str | None, check: Callable[[int], str]) -> int:
-    """The command line of a generator: `check(seed)` gives "" or a report."""
-    parser = argparse.ArgumentParser(description=doc)
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0, help="first seed")
-    options = parser.parse_args()
-    failures, start = 0, time.monotonic()
-    for seed in range(options.seed, options.seed + options.count):
-        text = check(seed)
-        if text:
-            failures += 1
-            print(text, flush=True)
-    print(f"{options.count} cases of {module}, seeds from {options.seed}, {failures} mismatches, {time.monotonic() - start:.0f} s")
-    return 1 if failures else 0
-
-
-__all__ = ["Case", "Operand", "different", "main", "mismatch", "report", "run", "sys"]
+    text = mismatch(case, torch, allowed)
+    return text and f"seed {seed}: {text}\n  {case.describe()}\n  repeat: python -m {module} --seed {seed} --count 1"

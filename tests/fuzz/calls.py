@@ -9,12 +9,9 @@ All numbers are small integers in float64, so every way gives the same bits. Mem
 
 from __future__ import annotations
 
-import argparse
 import copy
 import random
 import re
-import sys
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +25,7 @@ from calque.base.config import settings
 from calque.base.errors import ArgumentError, CalqueError
 from calque.run import dispatch
 from tests.fuzz.check import forget
+from tests.fuzz.command import main, shrunk
 
 SHAPES = ((2, 3), (2, 3), (3, 2), (6,), (4,), (2, 2), (3, 3), (1, 4), (2, 1, 3), (1,))
 Var = tuple[str, tuple[int, ...]]  # a name in the program and the shape that its value has
@@ -543,16 +541,17 @@ def _comparable(seen: list[Any], other: list[Any]) -> list[Any]:
 def shrink(text: Text, seed: int, torch: Any = None) -> None:
     """Leave out what the mismatch does not need."""
     for lines in (text.after, text.body, text.calls):
-        k = len(lines)  # type: ignore[arg-type]
-        while k:
-            k -= 1
-            line = lines.pop(k)  # type: ignore[attr-defined]
+
+        def fails(fewer: list[Any], lines: Any = lines) -> str:
+            whole, lines[:] = list(lines), fewer
             try:
-                still = mismatch(text, seed, torch)
+                return mismatch(text, seed, torch)
             except Exception:
-                still = ""
-            if not still:
-                lines.insert(k, line)  # type: ignore[attr-defined]
+                return ""
+            finally:
+                lines[:] = whole
+
+        lines[:] = shrunk(list(lines), fails)
 
 
 def report(seed: int, torch: Any = None) -> str:
@@ -567,27 +566,12 @@ def report(seed: int, torch: Any = None) -> str:
     return f"seed {seed}, shapes {text.shapes}: {found}\n  {lines}\n  repeat: python -m tests.fuzz.calls --seed {seed} --count 1"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0, help="first seed")
-    parser.add_argument("--torch", action="store_true", help="compare with PyTorch, too")
-    parser.add_argument("--pending", type=int, default=0, help="operations after which pending work is cut; 0: as ever")
-    options = parser.parse_args()
-    settings.max_pending_ops = options.pending or settings.max_pending_ops
-    torch: Any = __import__("torch") if options.torch else None
-    failures, start = 0, time.monotonic()
-    print(f"{options.count} programs, seeds from {options.seed}, CALQUE_VERIFY={int(settings.verify)}", flush=True)
-    for done in range(1, options.count + 1):
-        text = report(options.seed + done - 1, torch)
-        if text:
-            failures += 1
-            print(text, flush=True)
-        if done % 500 == 0 or done == options.count:
-            replays = calque.stats()["hybridize"]["replays"]
-            print(f"{done} programs, {failures} mismatches, {time.monotonic() - start:.0f} s, {replays} replays", flush=True)
-    return 1 if failures else 0
+def check(seed: int, torch: bool, pending: int) -> str:
+    """"" or the mismatch of a seed; `torch`: PyTorch's results, too; `pending`: operations after which pending work is cut, 0: as ever."""
+    settings.max_pending_ops = pending or settings.max_pending_ops
+    return report(seed, __import__("torch") if torch else None)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    replays = lambda: f"{calque.stats()['hybridize']['replays']} replays, CALQUE_VERIFY={int(settings.verify)}"  # noqa: E731
+    raise SystemExit(main("tests.fuzz.calls", __doc__, check, also=replays, torch=False, pending=0))

@@ -8,7 +8,6 @@ check compares what JSON texts really take with what the limits count for them.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import tempfile
@@ -25,6 +24,7 @@ import calque
 from calque.base.errors import CheckpointError
 from calque.io import bounds, layout
 from calque.io.structure import parse_json
+from tests.fuzz.command import main
 
 TEXTS = ("", "a", "é", "\U0001f600", "\ud800", '"', "\\", '\\"', "\\\\u1234", ",[{:", "__metadata__", "dict", "tensor", "x" * 40, "\u1234" * 30)
 INTS = (0, 1, -1, 255, 2**31, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 10**30)
@@ -158,22 +158,6 @@ def check_counting(seed: int) -> str | None:
     return None if peak <= size + 4096 else f"{len(cut)} characters take {peak} bytes, counted as {size}: {cut[:200]!r}"
 
 
-def main() -> None:
-    """Run many seeds and print those that fail."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    failed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in range(options.seed, options.seed + options.count):
-            for wrong in (check_saving(seed, Path(folder)), check_counting(seed)):
-                if wrong is not None:
-                    failed += 1
-                    print(f"seed {seed}: {wrong}", flush=True)
-    print(f"{options.count} values from seed {options.seed}: {failed} findings")
-    raise SystemExit(failed > 0)
-
-
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory() as folder:
+        raise SystemExit(main("tests.fuzz.checkpoints", __doc__, lambda seed: check_saving(seed, Path(folder)) or check_counting(seed) or "", 1000))

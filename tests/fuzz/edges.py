@@ -6,12 +6,12 @@ elementwise functions of infinities, NaN and both zeros.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
-from tests.fuzz.beside import Case, Operand, main, mismatch, report
+from tests.fuzz.beside import Case, Operand, checked
+from tests.fuzz.command import main
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (), (0,), (1,), (3,), (1, 3), (3, 1), (0, 3), (3, 0), (2, 3), (1, 1), (2, 0, 3), (2, 1, 3), (2, 2, 3))
 VIEWS = ("t", "t", "t", "t.t() if t.dim() < 3 else t.transpose(0, 2)", "t[..., ::2] if t.dim() else t", "t.expand(2, *t.shape)", "t[None]")
@@ -162,12 +162,8 @@ def accepted(one: Case, mine: Any, theirs: Any) -> bool:
 
 def check(seed: int) -> str:
     """"" or the report of a seed."""
-    import torch
-
-    one = case(seed)
-    text = mismatch(one, torch, accepted)
-    return report(seed, one, text, "tests.fuzz.edges") if text else ""
+    return checked(seed, case(seed), "tests.fuzz.edges", accepted)
 
 
 if __name__ == "__main__":
-    sys.exit(main("tests.fuzz.edges", __doc__, check))
+    raise SystemExit(main("tests.fuzz.edges", __doc__, check))

@@ -6,10 +6,7 @@ differ from those of the same loop flushed once in every iteration.
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +16,7 @@ from calque import nn
 from calque.base.config import settings
 from calque.record import recorder, trie
 from calque.run import dispatch
+from tests.fuzz.command import main
 
 PENDING = 256  # operations that may be pending
 ENOUGH = 6_000  # operations that a loop is run for, at least...
@@ -205,24 +203,10 @@ def wrong(seed: int, varied: bool = False, nbytes: int = 4 << 30) -> str:
 KINDS: dict[str, dict[str, Any]] = {"count": {}, "bytes": {"nbytes": 700}, "varied": {"varied": True}}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0, help="first seed")
-    options = parser.parse_args()
-    failures, start = 0, time.monotonic()
-    print(f"{options.count} loops, cut in {len(KINDS)} ways, seeds from {options.seed}", flush=True)
-    for seed in range(options.seed, options.seed + options.count):
-        for kind, arguments in KINDS.items():
-            text = wrong(seed, **arguments)
-            if text:
-                failures += 1
-                print(f"seed {seed}, {kind}: {text}", flush=True)
-        if (seed - options.seed + 1) % 50 == 0:
-            print(f"{seed - options.seed + 1} loops, {failures} wrong, {time.monotonic() - start:.0f} s", flush=True)
-    print(f"{options.count} loops, {failures} wrong, {time.monotonic() - start:.0f} s")
-    return 1 if failures else 0
+def check(seed: int) -> str:
+    """"" or what is wrong with a loop, cut in every way."""
+    return "\n".join(f"seed {seed}, {kind}: {text}" for kind, arguments in KINDS.items() if (text := wrong(seed, **arguments)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main("tests.fuzz.endless", __doc__, check, 1000))

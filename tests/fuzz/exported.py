@@ -3,7 +3,6 @@ program gives what the program gives, after a round trip through a file."""
 
 from __future__ import annotations
 
-import argparse
 import io
 import warnings
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import calque
+from tests.fuzz.command import main
 from tests.fuzz.programs import Machine
 
 STEPS = 12
@@ -45,20 +45,5 @@ def mismatch(seed: int) -> str:
     return ""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    for seed in range(options.seed, options.seed + options.count):
-        try:
-            text = mismatch(seed)
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-        if text:
-            print(f"seed {seed}: {text}", flush=True)
-    print(f"{options.count} programs")
-
-
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main("tests.fuzz.exported", __doc__, mismatch, 1000))

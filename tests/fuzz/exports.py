@@ -3,7 +3,6 @@ gives a program that runs or raises as programs do; no mutant may end the proces
 
 from __future__ import annotations
 
-import argparse
 import copy
 import io
 import random
@@ -16,6 +15,7 @@ import calque
 from calque.base.errors import CheckpointError
 from calque.exported import tree
 from tests.exported.models import CASES
+from tests.fuzz.command import main
 
 WORDS = [
     "0", "1", "-1", "2", "9999999", "4611686018427387904", "18446744073709551616", "nan", "inf", "1e400", "None", "True", "'x'", "()", "(0,)",
@@ -125,19 +125,6 @@ def wrong(seed: int, data: dict[str, Any]) -> str:
     return ""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    files = examples()
-    for seed in range(options.seed, options.seed + options.count):
-        text = wrong(seed, files[seed % len(files)])
-        if text:
-            print(f"seed {seed}: {text}", flush=True)
-        if seed % 1000 == 999:
-            print(f"{seed + 1 - options.seed} mutants", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    files = examples()
+    raise SystemExit(main("tests.fuzz.exports", __doc__, lambda seed: wrong(seed, files[seed % len(files)])))

@@ -9,7 +9,6 @@ refuses, Calque may have kept what the gradient needs (see docs/decisions/0014):
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,8 @@ from typing import Any
 import numpy as np
 
 import calque
-from tests.fuzz.beside import Case, Operand, different, main, mismatch, report, run
+from tests.fuzz.beside import Case, Operand, checked, different, run
+from tests.fuzz.command import main
 
 ONE = (
     "{0}.relu()", "{0}.sigmoid()", "{0}.tanh()", "{0}.exp()", "{0}.sin()", "{0}.abs()", "{0}.sqrt()", "{0}.rsqrt()", "{0}.reciprocal()",
@@ -181,12 +181,8 @@ def kept(one: Case, mine: Any, theirs: Any) -> bool:
 
 def check(seed: int) -> str:
     """"" or the report of a seed."""
-    import torch
-
-    one = case(seed)
-    text = mismatch(one, torch, kept)
-    return report(seed, one, text, "tests.fuzz.inplace") if text else ""
+    return checked(seed, case(seed), "tests.fuzz.inplace", kept)
 
 
 if __name__ == "__main__":
-    sys.exit(main("tests.fuzz.inplace", __doc__, check))
+    raise SystemExit(main("tests.fuzz.inplace", __doc__, check))

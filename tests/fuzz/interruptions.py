@@ -7,12 +7,10 @@ nobody disturbed. Handlers, and `__del__` during collections, that read and reco
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
 import random
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +23,7 @@ import calque
 from calque import nn
 from calque.data import DataLoader, TensorDataset
 from calque.optim.kept import held
+from tests.fuzz.command import main
 
 F = nn.functional
 STEPS = 3
@@ -370,39 +369,18 @@ def reading(loop: Loop, moments: int, folder: str, sort: str | None = None) -> s
     return ""
 
 
-def mismatch(seed: int, moments: int = 4, only: str | None = None) -> str:
+def mismatch(seed: int, moments: int = 4, only: str = "") -> str:
     """What goes wrong in the program of this seed, if anything does."""
     loop, text = Loop(seed), ""
     with tempfile.TemporaryDirectory() as folder:
-        if only in (None, "raising"):
+        if only in ("", "raising"):
             text = raising(loop, moments, folder)
-        if only in (None, "twice"):
+        if only in ("", "twice"):
             text = text or twice(loop, moments)
         if only not in ("raising", "twice"):
-            text = text or reading(loop, moments, folder, None if only == "reading" else only)
+            text = text or reading(loop, moments, folder, None if only in ("", "reading") else only)
     return text
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0, help="first seed")
-    parser.add_argument("--only", choices=("raising", "twice", "reading", "collector", "handler"), help="one sort alone")
-    parser.add_argument("--moments", type=int, default=8, help="interrupts of each sort per program")
-    options = parser.parse_args()
-    failures, start = 0, time.monotonic()
-    print(f"{options.count} programs, seeds from {options.seed}, {options.moments} interrupts of each sort", flush=True)
-    for seed in range(options.seed, options.seed + options.count):
-        try:
-            text = mismatch(seed, options.moments, options.only)
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-        if text:
-            failures += 1
-            print(f"seed {seed}: {text}", flush=True)
-    print(f"{options.count} programs, {failures} failures, {time.monotonic() - start:.0f} s")
-    return 1 if failures else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main("tests.fuzz.interruptions", __doc__, mismatch, 200, moments=8, only=""))

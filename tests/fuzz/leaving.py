@@ -6,7 +6,6 @@ with its export, the export's file, a native library of it (`--native`), its ONN
 
 from __future__ import annotations
 
-import argparse
 import io
 import linecache
 import tempfile
@@ -19,6 +18,7 @@ import numpy as np
 import calque
 from calque.base.errors import ExportError
 from calque.base.extras import there
+from tests.fuzz.command import main
 
 TYPES = ("float32", "float32", "float32", "float64", "int64", "bool", "int32", "bfloat16", "float16", "uint8", "int8")
 VIEWS = (
@@ -261,22 +261,5 @@ def mismatch(seed: int, native: bool = False) -> str:
     return ""
 
 
-def main() -> None:
-    """Try modules, and print those of which something differs."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--native", action="store_true")
-    options = parser.parse_args()
-    for seed in range(options.seed, options.seed + options.count):
-        try:
-            text = mismatch(seed, options.native)
-        except Exception as error:  # whatever it is, it is a finding
-            text = f"{type(error).__name__}: {error}\n{Sketch(seed).source}"
-        if text:
-            print(f"seed {seed}: {text}", flush=True)
-    print(f"{options.count} modules")
-
-
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main("tests.fuzz.leaving", __doc__, mismatch, 1000, native=False))

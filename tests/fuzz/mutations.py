@@ -13,15 +13,11 @@ import gc
 import pickle
 import random
 import types
-import warnings
 import weakref
 from typing import Any
 
 import calque
-from calque.base.config import settings
-from calque.run import dispatch
-from tests.fuzz.beside import main
-from tests.fuzz.check import forget
+from tests.fuzz.command import beside_pytorch, main, reported
 
 WORLD = """
 G = {"k": 1, "t": T.ones(3, dtype=T.float64)}
@@ -159,11 +155,12 @@ def raising(*_: Any) -> None:
     raise KeyError("hook")
 
 
-def seen(lines: list[str], T: Any, wrap: Any, hybridize: Any) -> list[Any]:
+def seen(lines: list[str], T: Any) -> list[Any]:
     """What a library shows: what lines look at, which of them raise, and at the end all values and gradients."""
     found: list[Any] = []
     scope: dict[str, Any] = {
-        "T": T, "copy": copy, "gc": gc, "pickle": pickle, "types": types, "weakref": weakref, "wrap": wrap, "hybridize": hybridize,
+        "T": T, "copy": copy, "gc": gc, "pickle": pickle, "types": types, "weakref": weakref,
+        "wrap": calque.compile if T is calque else lambda f: f, "hybridize": lambda m: (m.hybridize() if T is calque else None) or m,
         "raising": raising, "grown": grown,
         "see": lambda x: found.append((line, x)), "show": lambda t: t.detach().tolist(), "backward": lambda t: t.sum().backward(),
     }  # fmt: skip
@@ -184,46 +181,9 @@ def seen(lines: list[str], T: Any, wrap: Any, hybridize: Any) -> list[Any]:
     return found
 
 
-def mismatch(lines: list[str], seed: int, torch: Any) -> str:
-    """"" if both libraries show the same."""
-    saved = dispatch.INTERPRET_WORK, settings.poison, settings.eager
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        wanted = seen(lines, torch, lambda f: f, lambda m: m)
-        forget()
-        try:
-            settings.poison = True
-            if seed % 8 == 0:
-                dispatch.INTERPRET_WORK = 0
-            if seed % 3 == 0:
-                settings.eager = 0
-            mine = seen(lines, calque, calque.compile, lambda m: m.hybridize() or m)
-        finally:
-            dispatch.INTERPRET_WORK, settings.poison, settings.eager = saved
-            forget()
-    for a, b in zip(mine, wanted, strict=False):
-        if any(sign in repr(b) for sign in ("e+", "inf", "nan")):
-            return ""
-        if repr(a).replace("-0.0", "0.0") != repr(b).replace("-0.0", "0.0"):
-            return f"{a}\n  but PyTorch has\n  {b}"
-    return "" if len(mine) == len(wanted) else f"{mine}\n but PyTorch has\n {wanted}"
-
-
 def check(seed: int) -> str:
     """"" or the mismatch of a seed with its program."""
-    import torch
-
-    lines = Text(seed).lines
-    if not mismatch(lines, seed, torch):
-        return ""
-    k = len(lines)
-    while k:
-        k -= 1
-        line = lines.pop(k)
-        if not mismatch(lines, seed, torch):
-            lines.insert(k, line)
-    program = "\n  ".join(lines)
-    return f"seed {seed}: {mismatch(lines, seed, torch)}\n  {program}\n  repeat: python -m tests.fuzz.mutations --seed {seed} --count 1"
+    return reported(seed, Text(seed).lines, lambda lines: beside_pytorch(lines, seed, seen, overflows=True), "tests.fuzz.mutations")
 
 
 if __name__ == "__main__":

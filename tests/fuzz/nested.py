@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import calque
-from tests.fuzz import beside
+from tests.fuzz.command import main, reported
 
 HEAD = """
 x, p, q = (T.tensor(v, dtype=T.float64) for v in ([0.3, -0.7, 0.9], [0.5, -0.2, 1.1], [1.5, 0.8, -0.4]))
@@ -130,28 +130,11 @@ def mismatch(lines: list[str]) -> str:
     return ""
 
 
-def shrunk(lines: list[str]) -> list[str]:
-    """As few lines as still disagree."""
-    k = len(lines) - 1
-    while k >= 0:
-        fewer = lines[:k] + lines[k + 1 :]
-        if mismatch(fewer):
-            lines, k = fewer, len(fewer)
-        k -= 1
-    return lines
-
-
 def check(seed: int) -> str:
     """"" or the report of a seed."""
-    lines = program(seed)
     with np.errstate(all="ignore"):
-        text = mismatch(lines)
-        if not text:
-            return ""
-        lines = shrunk(lines)
-    listing = "\n  ".join(lines)
-    return f"seed {seed}: {text}\n  {listing}\n  repeat: python -m tests.fuzz.nested --seed {seed} --count 1"
+        return reported(seed, program(seed), mismatch, "tests.fuzz.nested")
 
 
 if __name__ == "__main__":
-    beside.sys.exit(beside.main("tests.fuzz.nested", __doc__, check))
+    raise SystemExit(main("tests.fuzz.nested", __doc__, check))

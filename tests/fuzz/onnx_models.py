@@ -4,7 +4,6 @@ exception out."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import random
@@ -18,6 +17,7 @@ from typing import Any
 import calque
 from calque.base.errors import CalqueError, CheckpointError, ExportError
 from tests.exported.models import CASES
+from tests.fuzz.command import main
 
 NUMBERS = [0, 1, -1, 2, 3, 7, 16, 99, 2**31, -(2**31), 2**40, 2**62, -(2**63)]
 NAMES = ["", "x", "input", "v1", "v5", "\x00", "a.b", "../x", "é", "forward", "training", "0"]
@@ -38,7 +38,7 @@ def examples() -> list[Any]:
 
 
 def _operators() -> list[str]:
-    from calque.exported.onnx.values import OPERATORS
+    from calque.exported.onnx.operators import OPERATORS
 
     return sorted(OPERATORS)
 
@@ -223,26 +223,7 @@ def _flat(x: Any) -> Any:
     return x if isinstance(x, tuple) else (x,)
 
 
-def main() -> None:
-    """Try mutants, and print those that are taken wrongly."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-    models, found = examples(), 0
-    for seed in range(options.seed, options.seed + options.count):
-        try:
-            text = wrong(seed, models)
-        except Exception as error:  # whatever it is, it is a finding
-            text = f"{type(error).__name__}: {error}"
-        if text:
-            found += 1
-            print(f"seed {seed}: {text[:600]}", flush=True)
-        if (seed + 1 - options.seed) % 5000 == 0:
-            print(f"{seed + 1 - options.seed} mutants", flush=True)
-    print(f"{options.count} mutants, {found} taken wrongly")
-
-
 if __name__ == "__main__":
-    main()
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+    models = examples()
+    raise SystemExit(main("tests.fuzz.onnx_models", __doc__, lambda seed: wrong(seed, models)[:600], 1000))

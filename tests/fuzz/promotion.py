@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import Any
 
 import numpy as np
 
-from tests.fuzz.beside import EPS, Case, Operand, main, mismatch, report
+from tests.fuzz.beside import EPS, Case, Operand, checked
+from tests.fuzz.command import main
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 SHAPES: tuple[tuple[int, ...], ...] = ((2, 3), (3,), (), (), (1,), (2, 1), (0,))
@@ -105,12 +105,8 @@ def accepted(one: Case, mine: Any, theirs: Any) -> bool:
 
 def check(seed: int) -> str:
     """"" or the report of a seed."""
-    import torch
-
-    one = case(seed)
-    text = mismatch(one, torch, accepted)
-    return report(seed, one, text, "tests.fuzz.promotion") if text else ""
+    return checked(seed, case(seed), "tests.fuzz.promotion", accepted)
 
 
 if __name__ == "__main__":
-    sys.exit(main("tests.fuzz.promotion", __doc__, check))
+    raise SystemExit(main("tests.fuzz.promotion", __doc__, check))

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import gc
 import random
-import warnings
 from typing import Any
 
 import numpy as np
 
 import calque
-from calque.base.config import settings
-from calque.run import dispatch
-from tests.fuzz.beside import main
-from tests.fuzz.check import forget
+from tests.fuzz.command import beside_pytorch, main, reported
 
 SHAPES = ((2, 3), (3, 2), (6,), (4,), (2, 2), (3, 3), (1, 4), (2, 1, 3), (1,), (), (0, 2), (64, 3), (17,))
 DTYPES = ("float64", "float64", "float64", "int64", "float32", "int32", "uint8", "bool", "complex64", "float16", "int8")
@@ -258,11 +254,11 @@ def plain(x: Any) -> Any:
     return x
 
 
-def seen(lines: list[str], T: Any, wrap: Any) -> list[Any]:
+def seen(lines: list[str], T: Any) -> list[Any]:
     """What a library shows: what lines look at, which of them raise, and at the end all values, strides and gradients."""
     found: list[Any] = []
-    scope: dict[str, Any] = {"T": T, "np": np, "gc": gc, "ramp": ramp, "wrap": wrap, "plain": plain, "see": lambda *x: found.append((line, x)),
-                             "finish": getattr(T, "synchronize", lambda: None)}  # fmt: skip
+    scope: dict[str, Any] = {"T": T, "np": np, "gc": gc, "ramp": ramp, "plain": plain, "see": lambda *x: found.append((line, x)),
+                             "finish": getattr(T, "synchronize", lambda: None), "wrap": calque.compile if T is calque else lambda f: f}  # fmt: skip
     for line in lines:
         try:
             exec(line, scope)  # noqa: S102 - our own text
@@ -279,44 +275,9 @@ def seen(lines: list[str], T: Any, wrap: Any) -> list[Any]:
     return found
 
 
-def mismatch(lines: list[str], seed: int, torch: Any) -> str:
-    """"" if both libraries show the same."""
-    saved = dispatch.INTERPRET_WORK, settings.poison, settings.eager
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        wanted = seen(lines, torch, lambda f: f)
-        forget()
-        try:
-            settings.poison = True
-            if seed % 8 == 0:
-                dispatch.INTERPRET_WORK = 0
-            if seed % 3 == 0:
-                settings.eager = 0
-            mine = seen(lines, calque, calque.compile)
-        finally:
-            dispatch.INTERPRET_WORK, settings.poison, settings.eager = saved
-            forget()
-    for a, b in zip(mine, wanted, strict=False):
-        if repr(a).replace("-0.0", "0.0").replace("-0j", "0j") != repr(b).replace("-0.0", "0.0").replace("-0j", "0j"):
-            return f"{a}\n  but PyTorch has\n  {b}"
-    return "" if len(mine) == len(wanted) else f"{mine}\n but PyTorch has\n {wanted}"
-
-
 def check(seed: int) -> str:
     """"" or the mismatch of a seed with its program."""
-    import torch
-
-    lines = Text(seed).lines
-    if not mismatch(lines, seed, torch):
-        return ""
-    k = len(lines)
-    while k:
-        k -= 1
-        line = lines.pop(k)
-        if not mismatch(lines, seed, torch):
-            lines.insert(k, line)
-    program = "\n  ".join(lines)
-    return f"seed {seed}: {mismatch(lines, seed, torch)}\n  {program}\n  repeat: python -m tests.fuzz.sharing --seed {seed} --count 1"
+    return reported(seed, Text(seed).lines, lambda lines: beside_pytorch(lines, seed, seen), "tests.fuzz.sharing")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ lowering gives.
 
 from __future__ import annotations
 
-import argparse
 import random
 from math import prod
 from typing import Any
@@ -22,6 +21,7 @@ from calque.kernel.portable import Disk
 from calque.kernel.sizes import Families
 from calque.ops.structure import describe, with_sizes
 from calque.run.pipeline import lower
+from tests.fuzz.command import main
 from tests.kernel.random_programs import Generator
 
 SIZES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 31, 32, 64, 100, 129)
@@ -98,22 +98,14 @@ def _count(known: Families, arguments: Families, counts: dict[str, int]) -> None
     counts["refused"] += known.refused + arguments.refused
 
 
-def main() -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    counts = {"arithmetic": 0, "lowered": 0, "linked": 0, "refused": 0}
-    wrong = 0
-    for seed in range(arguments.seed, arguments.seed + arguments.count):
-        found = failure(seed, counts)
-        if found is not None:
-            wrong += 1
-            print(f"seed {seed}: extents {found[0]}, {found[1]} steps")
-    print(f"{arguments.count} seeds, {wrong} wrong, {counts}")
-    return int(wrong > 0)
+COUNTS = {"arithmetic": 0, "lowered": 0, "linked": 0, "refused": 0}
+
+
+def check(seed: int) -> str:
+    """"" or the extents and the steps of a seed that fails."""
+    found = failure(seed, COUNTS)
+    return f"extents {found[0]}, {found[1]} steps" if found is not None else ""
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main("tests.fuzz.sizes", __doc__, check, 1000, lambda: str(COUNTS)))

@@ -6,12 +6,12 @@ gradients, and elementwise functions of up to three operands in different orders
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
-from tests.fuzz.beside import Case, Operand, main, mismatch, report
+from tests.fuzz.beside import Case, Operand, checked
+from tests.fuzz.command import main
 
 SHAPES: tuple[tuple[int, ...], ...] = (
     (2, 3, 4, 5), (2, 3, 4, 5), (1, 3, 2, 2), (2, 1, 3, 3), (2, 3, 1, 1), (2, 3), (3, 1), (4,), (), (2, 3, 4), (2, 2, 3, 1, 2), (0, 3, 2, 2),
@@ -113,12 +113,8 @@ def case(seed: int) -> Case:
 
 def check(seed: int) -> str:
     """"" or the report of a seed."""
-    import torch
-
-    one = case(seed)
-    text = mismatch(one, torch)
-    return report(seed, one, text, "tests.fuzz.strides") if text else ""
+    return checked(seed, case(seed), "tests.fuzz.strides")
 
 
 if __name__ == "__main__":
-    sys.exit(main("tests.fuzz.strides", __doc__, check))
+    raise SystemExit(main("tests.fuzz.strides", __doc__, check))

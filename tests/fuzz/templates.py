@@ -7,9 +7,6 @@ pass that runs all rules, with the same lines, and the gradients must agree; bot
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
 import warnings
 from collections import Counter
 from typing import Any
@@ -20,8 +17,9 @@ import calque
 from calque.autograd import template
 from calque.base.config import settings
 from calque.record.path import Counters, Edge
-from calque.record.recorder import local
+from calque.record.recorder import local, record_from_here
 from calque.record.trie import forget
+from tests.fuzz.command import main
 from tests.fuzz.gradients import Sample
 
 Path = list[tuple[Any, ...]]
@@ -125,7 +123,7 @@ def _same(ours: list[Any], theirs: list[Any]) -> bool:
 
 def mismatch(seed: int, only: str = "") -> str:
     """What differs between a pass that runs rules and one that does not, or nothing."""
-    before = settings.macros, settings.verify, settings.max_pending_ops
+    before = settings.macros, settings.verify, settings.max_pending_ops, settings.eager
     real = template.Template.append
 
     def counted(self: Any, node: Any, *rest: Any) -> Any:
@@ -141,11 +139,12 @@ def mismatch(seed: int, only: str = "") -> str:
             return _difference(sample)
         finally:
             template.Template.append = real  # type: ignore[method-assign]
-            settings.macros, settings.verify, settings.max_pending_ops = before
+            settings.macros, settings.verify, settings.max_pending_ops, settings.eager = before
 
 
 def _difference(sample: Pass) -> str:
-    settings.verify = False
+    settings.verify, settings.eager = False, 0
+    record_from_here(local.state, "test")  # what is computed at once leaves no path to look at
     if sample.seed % 2:
         calque.zeros(1, device="meta")  # from now on devices are several
     if sample.seed % 4 == 3:
@@ -184,22 +183,16 @@ def _difference(sample: Pass) -> str:
     return ""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="one function")
-    options = parser.parse_args()
-    wrong, start = 0, time.perf_counter()
-    for seed in range(options.seed, options.seed + options.count):
-        text = mismatch(seed, options.only)
-        if text:
-            wrong += 1
-            print(f"seed {seed}: {Pass(seed, options.only)}\n    {text}", flush=True)
-    print(f"{options.count} samples from {options.seed}, {wrong} wrong, {sum(appended.values())} appended, {time.perf_counter() - start:.0f} s")
-    print(", ".join(f"{name} {count}" for name, count in appended.most_common()))
-    return bool(wrong)
+def check(seed: int, only: str) -> str:
+    """"" or the difference of a sample."""
+    text = mismatch(seed, only)
+    return text and f"{Pass(seed, only)}\n    {text}"
+
+
+def counted() -> str:
+    """How often which operation's gradient was appended."""
+    return f"{sum(appended.values())} appended: " + ", ".join(f"{name} {count}" for name, count in appended.most_common())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main("tests.fuzz.templates", __doc__, check, 200, counted, only=""))

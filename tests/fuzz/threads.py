@@ -8,19 +8,16 @@ in any order, so every result and what is left behind are known to the bit: they
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import threading
-import time
 from typing import Any
 
 import numpy as np
 
 import calque
-from calque.base.config import settings
-from calque.run import dispatch
 from tests.fuzz.check import forget
+from tests.fuzz.command import drawn, main
 
 THREADS = 3
 CALLS = 12  # of every thread
@@ -141,21 +138,16 @@ def run(text: Text, hybrid: bool) -> list[Any]:
 def mismatch(seed: int) -> str:
     """"" if the threads leave and get what one thread does."""
     text = Text(seed)
-    saved = dispatch.INTERPRET_WORK, settings.poison
-    dispatch.INTERPRET_WORK, settings.poison = (0 if seed % 8 == 0 else dispatch.INTERPRET_WORK), True
-    try:
-        forget()
-        wanted = run(text, False)
-        for _ in range(REPEATS):
-            forget()
-            if (found := run(text, True)) != wanted:
-                break
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    finally:
-        dispatch.INTERPRET_WORK, settings.poison = saved
-        forget()
-    return "" if found == wanted else f"{found}\n  instead of\n  {wanted}"
+    with drawn(seed, eager=False):
+        try:
+            wanted = run(text, False)
+            for _ in range(REPEATS):
+                forget()
+                if (found := run(text, True)) != wanted:
+                    return f"{found}\n  instead of\n  {wanted}"
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def report(seed: int) -> str:
@@ -165,24 +157,11 @@ def report(seed: int) -> str:
     return found and f"seed {seed}: {found}\n  {lines}  repeat: python -m tests.fuzz.threads --seed {seed} --count 1"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0, help="first seed")
-    options = parser.parse_args()
-    failures, start = 0, time.monotonic()
-    print(f"{options.count} programs, seeds from {options.seed}, {THREADS} threads", flush=True)
-    for done in range(1, options.count + 1):
-        text = report(options.seed + done - 1)
-        if text:
-            failures += 1
-            print(text, flush=True)
-        if done % 250 == 0 or done == options.count:
-            counts = calque.stats()["hybridize"]
-            print(f"{done} programs, {failures} mismatches, {time.monotonic() - start:.0f} s, {counts['replays']} replays, "
-                  f"{counts['continued']} taken over by Python", flush=True)  # fmt: skip
-    return 1 if failures else 0
+def counted() -> str:
+    """How many calls were replayed, and how many of these Python took over."""
+    counts = calque.stats()["hybridize"]
+    return f"{counts['replays']} replays, {counts['continued']} taken over by Python"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main("tests.fuzz.threads", __doc__, report, also=counted))
