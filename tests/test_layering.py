@@ -380,8 +380,9 @@ BELOW_USERS = RANK["hybrid"]
 # So are these where nothing comes from a user as it is.
 TYPES_WITHIN = TYPES | {
     "node", "op", "layout", "view", "t", "frame", "entry", "test", "state", "root", "dtype", "progress", "leaf", "target", "optimizer", "device",
+    "spec", "form",
 }  # fmt: skip
-WITHIN = {"run", "record", "replay", "hybrid", "autograd", "kernel", "graph", "backend"}
+WITHIN = {"observe", "run", "record", "replay", "hybrid", "optim", "autograd", "kernel", "graph", "backend"}
 
 
 def untyped(module: Module) -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ from calque.ir.program import Program
 from calque.kernel.schedule import Schedule
 from calque.kernel.sizes import SizedResult
 from calque.ops.opdef import OpDef
+from calque.ops.routines import Spec
 
 Array = Any  # a 1-D dense numpy.ndarray
 Scalar = bool | int | float
@@ -232,11 +233,11 @@ class Backend(Memory):
         """Counters of the compiler for `calque.stats()`."""
         return {}
 
-    def workspace_bytes(self, kind: str, spec: Any, dtype: DType) -> int:
+    def workspace_bytes(self, kind: str, spec: Spec, dtype: DType) -> int:
         """Memory that a contraction wants beside its operands; the planner gives it a place in the arena (`Contract.workspace`)."""
         return 0
 
-    def direct(self, kind: str, spec: Any, dtype: DType) -> Callable[[Sequence[Array], Sequence[Array]], None] | None:
+    def direct(self, kind: str, spec: Spec, dtype: DType) -> Callable[[Sequence[Array], Sequence[Array]], None] | None:
         """A contraction as a function of operands, as the spec sees them, and dense results, which are computed at once on the calling thread;
         None if the backend has no such function."""
         return None

@@ -23,9 +23,9 @@ from calque.hybrid.graph import CallGraph, Spent, Unsupported
 from calque.hybrid.guards import Guards, Refused
 from calque.hybrid.handles import DATA, LEAF, StandIns, differences, noted, state_of_handle, views_among
 from calque.hybrid.outcome import Outcome, given
-from calque.hybrid.region import MISSES, CallMemory, Place, handle, place_of, watched
+from calque.hybrid.region import MISSES, CallKey, CallMemory, Place, handle, place_of, watched
 from calque.hybrid.repeat import FIRST, LAST, MISSED, USEFUL, Interrupted, Repeat, repeat_of
-from calque.hybrid.structure import Lent, containers, describe, flatten
+from calque.hybrid.structure import Args, Kwargs, Lent, containers, describe, flatten
 from calque.hybrid.walk import Walk
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
@@ -214,7 +214,7 @@ class Hybridized:
                 return result
         return self._found(state, args, kwargs)
 
-    def _found(self, state: State, args: Any, kwargs: Any) -> Any:
+    def _found(self, state: State, args: Args, kwargs: Kwargs) -> Any:
         """A call whose recording has to be found, if there is one."""
         tensors: list[Tensor] = []
         objects: list[Any] = []
@@ -253,7 +253,7 @@ class Hybridized:
                     handed_over(flush, state, "hybridize")
         return result if result is not MISSED else self._as_written(args, kwargs, "arguments share memory")
 
-    def _again(self, key: Any, entry: Entry, tensors: list[Tensor], args: Any, kwargs: Any, alone: bool) -> Any:
+    def _again(self, key: CallKey, entry: Entry, tensors: list[Tensor], args: Args, kwargs: Kwargs, alone: bool) -> Any:
         """A call whose guards hold; `MISSED` if its arguments share memory. `alone`: no other thread writes meanwhile. If none may and one could,
         `LATE` comes back, and nothing has happened."""
         try:
@@ -276,7 +276,7 @@ class Hybridized:
             self._look_for_repeat(key, entry, place, macro, args, kwargs)
         return result
 
-    def _look_for_repeat(self, key: Any, entry: Entry, place: Any, macro: Macro, args: Any, kwargs: Any) -> None:
+    def _look_for_repeat(self, key: CallKey, entry: Entry, place: CallKey, macro: Macro, args: Args, kwargs: Kwargs) -> None:
         """Calls go on being replayed: perhaps the next ones find everything as this one has left it."""
         self.wait -= not kwargs
         if self.wait:
@@ -287,7 +287,7 @@ class Hybridized:
         if repeat is not None:
             repeat.key, repeat.place = key, place
 
-    def _interrupted(self, repeat: Repeat, args: Any, drawn: Interrupted) -> Any:
+    def _interrupted(self, repeat: Repeat, args: Args, drawn: Interrupted) -> Any:
         """A repeat that could not go on after it had drawn its numbers: a replay or a recording goes on with those."""
         entry, macro, tensors = repeat.entry, repeat.macro, [args[k] for k in repeat.arguments]
         found = entry.cells(tensors)
@@ -298,7 +298,8 @@ class Hybridized:
         return self._record(repeat.key, entry, tensors, args, {}, script)
 
     def _walk(
-        self, key: Any, entry: Entry, macro: Macro, cells: list[Any], place: Any, tensors: list[Tensor], args: Any, kwargs: Any, alone: bool
+        self, key: CallKey, entry: Entry, macro: Macro, cells: list[Any], place: CallKey, tensors: list[Tensor], args: Args, kwargs: Kwargs,
+        alone: bool,
     ) -> Any:  # fmt: skip
         """A call that looks at values. Where it goes a way that is not known, Python goes on."""
         walk = Walk(cells, alone)
@@ -321,13 +322,13 @@ class Hybridized:
                 if script.broken:
                     walk.restore()
 
-    def _as_written(self, args: Any, kwargs: Any, reason: str) -> Any:
+    def _as_written(self, args: Args, kwargs: Kwargs, reason: str) -> Any:
         Counts.because(reason)
         if self.fullgraph:
             raise Refused(f"[compile] expected a function that can be replayed as a whole (fullgraph=True), but it {reason}; leave fullgraph out")
         return self.function(*args, **kwargs)
 
-    def _new_entry(self, key: Any, objects: list[Any], tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
+    def _new_entry(self, key: CallKey, objects: list[Any], tensors: list[Tensor], args: Args, kwargs: Kwargs) -> Any:
         """First call of a signature, or what the function depends on has changed."""
         reason = self.refused.get(key) or ("is never called twice alike" if self.misses > STRANGERS else None)
         if reason is not None:
@@ -363,7 +364,8 @@ class Hybridized:
     # ------------------------------------------------------------------------------------------------------------ recording
 
     def _record(
-        self, key: Any, entry: Entry, tensors: list[Tensor], args: Any, kwargs: Any, script: Script | None = None, found: Any = None
+        self, key: CallKey, entry: Entry, tensors: list[Tensor], args: Args, kwargs: Kwargs, script: Script | None = None,
+        found: tuple[list[Storage | None], CallKey] | None = None,
     ) -> Any:  # fmt: skip
         """Run the function and learn what it records. Other threads that record, replay what writes, or train wait meanwhile; it waits for none of
         them: what could is refused by the guards. `found`: cells and place of what the script tells of."""
@@ -376,7 +378,7 @@ class Hybridized:
         return self.function(*args, **kwargs)
 
     def _recorded(
-        self, key: Any, entry: Entry, tensors: list[Tensor], args: Any, kwargs: Any, script: Script | None, cells: list[Any], place: Any
+        self, key: CallKey, entry: Entry, tensors: list[Tensor], args: Args, kwargs: Kwargs, script: Script | None, cells: list[Any], place: CallKey
     ) -> Any:
         memory = entry.memory
         grads_before = [t._grad for t in entry.leaves]
@@ -430,7 +432,7 @@ class Hybridized:
         few = len(capture.segments) == 1 and macro.slots - capture.entry_first <= FEW
         return _SHORT if few and not self.fullgraph and not entry.guards.functions and isinstance(next(iter(self.roots), None), Module) else ""
 
-    def _changed(self, key: Any, entry: Entry, result: Any) -> Any:
+    def _changed(self, key: CallKey, entry: Entry, result: Any) -> Any:
         """The call changed what it depends on: once is normal (state that is made when first needed), always is a side effect."""
         self.repeat = None
         self.changes[key] = count = self.changes.get(key, 0) + 1
@@ -442,7 +444,7 @@ class Hybridized:
         return result
 
     def _learn(
-        self, entry: Entry, place: Any, macro: Macro, capture: Capture, result: Any, cells: list[Any], grads_before: list[Any], first: int,
+        self, entry: Entry, place: CallKey, macro: Macro, capture: Capture, result: Any, cells: list[Any], grads_before: list[Any], first: int,
         stand_ins: StandIns,
     ) -> Any:  # fmt: skip
         """Take in the recording of a call, and return its result. Once it is the second that agrees, its graph becomes the template of all replays,
@@ -463,7 +465,7 @@ class Hybridized:
             if spent:
                 ends = {id(root): Spent(root, stand_ins.nodes, tensors) for root in roots}  # type: ignore[arg-type]
                 outcome.spent = [ends[id(root)] for root in roots]
-        mark = (outcome.spec, tuple(outcome.places), tuple(outcome.grads), tuple(outcome.differentiable), tuple(outcome.views), spent)
+        mark = (outcome.structure, tuple(outcome.places), tuple(outcome.grads), tuple(outcome.differentiable), tuple(outcome.views), spent)
         macro.result = outcome
         memory = entry.memory
         memory.writes = bool(memory.writes or outcome.grads or any(segment.written for segment in capture.segments))  # before anybody can find it
@@ -489,7 +491,7 @@ class Hybridized:
         outputs: list[Tensor] = []
         own = {id(t): ("argument", k) for k, t in enumerate(stand_ins.used)}
         own |= {id(t): ("reached", k) for k, (t, *_) in enumerate(entry.handles)}
-        spec = describe(result, outputs, own)
+        structure = describe(result, outputs, own)
         if noted(outputs):
             raise Unsupported("puts an attribute on a tensor that it returns")
         views = views_among(outputs, stand_ins.tensors, [t for t, *_ in entry.handles])
@@ -505,7 +507,7 @@ class Hybridized:
         mine = capture.entries
         cells_of = [[row[0] for row in rows] for s in capture.segments for rows in (s.expect, s.inputs, s.written)]
         touched = {c for found in cells_of for c in found if c < mine}
-        outcome = Outcome(spec, places, grads, differentiable, views)
+        outcome = Outcome(structure, places, grads, differentiable, views)
         outcome.unread = {k for k, _ in grads if len(cells) - len(entry.leaves) + k not in touched}
         outcome.losses = [(k, ReplayedLoss(line)) for held, line in capture.losses for k, st in enumerate(capture.storages) if held() is st]
         return outputs, outcome, touched

@@ -16,18 +16,19 @@ View = tuple[str, int]  # of which "argument", tensor that the function has "rea
 
 
 class Outcome:
-    """What a replay gives back: `spec` describes the result, `grads` the new `.grad` of leaves, `template` the graph behind the outputs. `views`:
-    which outputs are views, and of what, because a write to one of both then changes the history of the other."""
+    """What a replay gives back: `structure` describes the result, `grads` the new `.grad` of leaves, `template` the graph behind the outputs.
+    `views`: which outputs are views, and of what, because a write to one of both then changes the history of the other."""
 
-    __slots__ = ("spec", "places", "grads", "differentiable", "views", "template", "spent", "single", "unread", "gradients", "losses")
+    __slots__ = ("structure", "places", "grads", "differentiable", "views", "template", "spent", "single", "unread", "gradients", "losses")
 
     def __init__(
-        self, spec: Any, places: list[Place], grads: list[tuple[int, Place | None]], differentiable: list[int], views: list[tuple[int, View]]
-    ) -> None:
-        self.spec, self.places, self.grads, self.differentiable, self.views = spec, places, grads, differentiable, views
+        self, structure: tuple[Any, ...], places: list[Place], grads: list[tuple[int, Place | None]], differentiable: list[int],
+        views: list[tuple[int, View]],
+    ) -> None:  # fmt: skip
+        self.structure, self.places, self.grads, self.differentiable, self.views = structure, places, grads, differentiable, views
         self.template: CallGraph | None = None
         self.spent: list[Spent] = []  # what stands behind the differentiable outputs in the place of a template
-        self.single = spec == ("tensor", 0) and not views
+        self.single = structure == ("tensor", 0) and not views
         self.unread: set[int] = set()  # leaves whose old gradient nobody reads
         self.gradients: Gradients | None = None  # made for the first replay without looks at values
         self.losses: list[tuple[int, ReplayedLoss]] = []  # new storages from which backward passes started
@@ -59,4 +60,4 @@ def given(reached: list[Any], outcome: Outcome, cells: list[Any], created: list[
         watch.next(created[k])
     if outcome.single:
         return outputs[0]
-    return build(outcome.spec, outputs, tensors, reached, known)
+    return build(outcome.structure, outputs, tensors, reached, known)

@@ -29,6 +29,7 @@ STRIKES = 6  # recordings that may differ from the one before
 MISSES = 64  # calls in a row that may go another way at one place than all before
 
 
+CallKey = tuple[Any, ...]  # what tells calls apart that share no recording: a signature, which gradients exist
 Place = tuple[str, int, Layout]  # "created" or "cell", its number, layout of the handle
 
 
@@ -65,7 +66,7 @@ class CallMemory:
     def __del__(self) -> None:
         Counts.nodes -= self.nodes
 
-    def find(self, key: Any, cells: Sequence[Any]) -> Macro | None:
+    def find(self, key: CallKey, cells: Sequence[Any]) -> Macro | None:
         """The recording that fits here."""
         trace = local.state.trace
         if self.generation != Counters.evictions:  # what follows the stretches could not be evicted any more
@@ -101,7 +102,7 @@ class CallMemory:
             level = self.roots[where] = []
         return level
 
-    def learn(self, key: Any, capture: Capture, mark: tuple[Any, ...]) -> bool:
+    def learn(self, key: CallKey, capture: Capture, mark: tuple[Any, ...]) -> bool:
         """Take in a recording; True if its last stretch is used from now on."""
         where = (key, capture.segments[0].start)
         if self.nodes > NODES:
@@ -213,7 +214,7 @@ class Region:
     def __init__(self) -> None:
         self.memory = CallMemory()
 
-    def run(self, key: Any, cells: list[Any], function: Callable[[], list[Any]]) -> list[Any]:
+    def run(self, key: CallKey, cells: list[Any], function: Callable[[], list[Any]]) -> list[Any]:
         """Tensors (or None) that `function` returns, from a recording if there is one."""
         state = local.state
         if state.capture is not None:  # whoever watches wants to see it done

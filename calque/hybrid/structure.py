@@ -14,6 +14,8 @@ from calque.record.versions import Silent
 from calque.replay.macro import key_of
 from calque.tensor import TENSOR_TYPES, Tensor
 
+Args = tuple[Any, ...]  # of a call
+Kwargs = dict[str, Any]
 _RARE = (complex, slice, range, frozenset)  # plain values that are equal to others which some code tells apart, or that cannot be hashed
 
 
@@ -157,19 +159,19 @@ def describe(value: Any, outputs: list[Tensor], own: dict[int, tuple[str, int]])
     raise Unsupported(f"returns a {kind.__name__}")
 
 
-def build(spec: Any, outputs: list[Tensor], arguments: list[Tensor], reached: list[Any], known: list[Any]) -> Any:
-    what, second = spec[0], spec[1]
+def build(structure: tuple[Any, ...], outputs: list[Tensor], arguments: list[Tensor], reached: list[Any], known: list[Any]) -> Any:
+    what, second = structure[0], structure[1]
     if what == "tensor":
         return outputs[second]
     if what == "number":
         return known[second]
     if what == "value":
-        return spec[2]
+        return structure[2]
     if what == "argument":
         return arguments[second]
     if what == "reached":
         return reached[second][0]
     if what == "items":
-        items = [build(item, outputs, arguments, reached, known) for item in spec[2]]
+        items = [build(item, outputs, arguments, reached, known) for item in structure[2]]
         return second(*items) if hasattr(second, "_fields") else second(items)
-    return second((k, build(item, outputs, arguments, reached, known)) for k, item in spec[2])
+    return second((k, build(item, outputs, arguments, reached, known)) for k, item in structure[2])

@@ -189,7 +189,7 @@ def _tensors(moment: Moment, stage: Stage, before: int) -> list[TensorHeld]:
     for known in moment.alive:
         found.append(_result(known))
     if moment.form.schedule is not None:
-        found += [TensorHeld(name, size, line, TEMPORARY) for line, name, size in temporaries(moment.form)]
+        found += [TensorHeld(name, size, line, TEMPORARY) for line, name, size in temporaries(moment.form.schedule, moment.form.program.nodes)]
     rest = moment.nbytes - sum(t.nbytes for t in found)
     if rest > 0:
         found.append(TensorHeld("room between values, values that the step does not reach", rest, "", REST))

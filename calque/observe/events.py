@@ -15,12 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from calque.base.config import settings
 from calque.base.errors import ProfileError
 from calque.ir.program import Program
 from calque.kernel.cost import cost, describe, lines
+from calque.kernel.schedule import Schedule
 
 clock = time.perf_counter
 
@@ -43,12 +44,32 @@ class Event:
     flow: int = 0
 
 
+class ProgramForm(Protocol):
+    """A program in one of the forms that can run (`run/backends.py` `Compiled` and `Interpreted`), as it is seen from here. `source`: as it was
+    recorded; `program`: as it was lowered; `planned`: whether it has a schedule, whose launches can be timed; `narrow`: as `Backend.narrow`."""
+
+    source: Program
+    planned: bool
+    launches: int
+    narrow: Any
+
+    @property
+    def program(self) -> Program: ...
+
+    @property
+    def schedule(self) -> Schedule | None: ...
+
+    def run(self, inputs: list[Any], scalars: Sequence[Any]) -> tuple[Sequence[Any], int, int]: ...
+
+    def run_timed(self, inputs: list[Any], scalars: Sequence[Any]) -> tuple[tuple[Sequence[Any], int, int], Sequence[float]]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run of a program in one of its forms (`backends.Compiled` or `Interpreted`). `steps`: seconds of every launch, if measured; `held`: bytes
+    """One run of a program in one of its forms. `steps`: seconds of every launch, if measured; `held`: bytes
     in use when it began; `queue`: name of the device queue."""
 
-    form: Any
+    form: ProgramForm
     start: float
     seconds: float
     steps: tuple[float, ...]
@@ -65,7 +86,7 @@ class Value:
     dtype: str
     start: float
     end: float
-    form: Any
+    form: ProgramForm | None
     node: int
 
 
@@ -177,7 +198,7 @@ class Session:
 
     # ------------------------------------------------------------------------------------------------------- device queues
 
-    def run(self, form: Any, inputs: Sequence[Any], scalars: Sequence[Any]) -> Any:
+    def run(self, form: ProgramForm, inputs: list[Any], scalars: Sequence[Any]) -> Any:
         """Run a compiled or interpreted program and note how long it took."""
         if len(self.runs) >= EVENTS:
             self.dropped += 1
@@ -209,7 +230,7 @@ class Session:
         self.sample()
         return result
 
-    def _know(self, arrays: Sequence[Any], start: float, form: Any, nodes: Sequence[int]) -> None:
+    def _know(self, arrays: Sequence[Any], start: float, form: ProgramForm | None, nodes: Sequence[int]) -> None:
         """Follow the lives of arrays."""
         alive = self._alive
         for k, array in enumerate(arrays):
@@ -223,11 +244,12 @@ class Session:
             alive[key] = (_Life(array, self._deaths.__getitem__), value)
             self.values.append(value)
 
-    def _kernel_events(self, form: Any, start: float, steps: Sequence[float], queue: str) -> None:
+    def _kernel_events(self, form: ProgramForm, start: float, steps: Sequence[float], queue: str) -> None:
         thread = threading.current_thread().name
-        nodes = form.program.nodes
-        for step, seconds in zip(form.schedule.steps, steps, strict=True):
-            found = cost(step, form.schedule.buffers)
+        nodes, schedule = form.program.nodes, form.schedule
+        assert schedule is not None
+        for step, seconds in zip(schedule.steps, steps, strict=True):
+            found = cost(step, schedule.buffers)
             facts = {"lines": list(lines(step, nodes)), "flops": found.flops, "bytes": found.nbytes, "device": queue}
             self.add(Event(describe(step, nodes), KERNELS, start, seconds, thread, facts))
             start += seconds

@@ -7,6 +7,7 @@ from typing import Any
 
 from calque.optim.methods import state_of
 from calque.optim.optimizer import Optimizer, check_common, check_range, gradient, replace, slot
+from calque.tensor import Tensor
 
 
 class Adadelta(Optimizer):
@@ -64,7 +65,7 @@ class Adadelta(Optimizer):
             replace(moved, moved * rho + (delta * delta) * (1.0 - rho))
             replace(p, p - delta * lr)
 
-    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+    def update_by_methods(self, group: dict[str, Any], p: Tensor, g: Tensor) -> None:
         """`update_group` in PyTorch's calls; see `optim.methods`."""
         lr, rho, eps, decay = (float(group[k]) for k in ("lr", "rho", "eps", "weight_decay"))
         state = self.state[p]

@@ -91,7 +91,7 @@ class Adafactor(Optimizer):
             limit = (update.norm(2) * (1.0 / (count**0.5 * d))).clamp(min=1.0)
             replace(p, (p * shrink if decay else p) - update * (rate / limit))
 
-    def _second_moment(self, p: Any, g: Any, share: float, smallest: float) -> Any:
+    def _second_moment(self, p: Tensor, g: Tensor, share: float, smallest: float) -> Any:
         state = self.state[p]
         square = g * g
         if p._layout.ndim < 2:
@@ -107,7 +107,7 @@ class Adafactor(Optimizer):
         rows, columns = means
         return rows * columns / rows.mean(-2, keepdim=True).clamp(min=smallest)
 
-    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+    def update_by_methods(self, group: dict[str, Any], p: Tensor, g: Tensor) -> None:
         """`update_group` in PyTorch's calls, which read two norms; see `optim.methods`."""
         least, d, count = float(group["eps"][1]), float(group["d"]), p.numel()
         smallest = FInfo(p.dtype).eps if group["eps"][0] is None else float(group["eps"][0])
@@ -119,7 +119,7 @@ class Adafactor(Optimizer):
         update.mul_(g)
         p.add_(update, alpha=-rate / max(1.0, update.norm(2).item() / (count**0.5 * d)))
 
-    def _second_moment_by_methods(self, p: Any, g: Any, share: float, smallest: float) -> Any:
+    def _second_moment_by_methods(self, p: Tensor, g: Tensor, share: float, smallest: float) -> Any:
         state = self.state[p]
         if g.dim() < 2:
             variance = state_of(state, "variance", g)

@@ -9,6 +9,7 @@ from calque.functional.common import is_tensor
 from calque.optim.kept import count_of
 from calque.optim.methods import decayed, maximum, move_moments, state_of
 from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, cycles, gradient, replace, root, slot
+from calque.tensor import Tensor
 
 
 class Adam(Optimizer):
@@ -80,7 +81,7 @@ class Adam(Optimizer):
             denominator = v.sqrt() * inverse + eps  # a vector quotient by a number would be a third of the update's time
             replace(p, value - (m / denominator) * rate)
 
-    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+    def update_by_methods(self, group: dict[str, Any], p: Tensor, g: Tensor) -> None:
         """`update_group` in PyTorch's calls; see `optim.methods`."""
         lr, eps, decay = (float(group[k]) for k in ("lr", "eps", "weight_decay"))
         beta1, beta2 = map(float, group["betas"])

@@ -7,6 +7,7 @@ from typing import Any
 
 from calque.optim.methods import maximum, state_of
 from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, gradient, replace, slot
+from calque.tensor import Tensor
 
 
 class Adamax(Optimizer):
@@ -62,7 +63,7 @@ class Adamax(Optimizer):
             replace(largest, u)
             replace(p, p - (m / u) * rate)
 
-    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+    def update_by_methods(self, group: dict[str, Any], p: Tensor, g: Tensor) -> None:
         """`update_group` in PyTorch's calls; see `optim.methods`."""
         lr, eps, decay = (float(group[k]) for k in ("lr", "eps", "weight_decay"))
         beta1, beta2 = map(float, group["betas"])

@@ -9,6 +9,7 @@ from calque.base.errors import ArgumentError
 from calque.optim.kept import count_of
 from calque.optim.methods import has_methods, state_of
 from calque.optim.optimizer import Optimizer, check_common, check_range, cycles, gradient, replace, slot
+from calque.tensor import Tensor
 
 
 class RMSprop(Optimizer):
@@ -68,7 +69,7 @@ class RMSprop(Optimizer):
                 replace(buffer, update)
             replace(p, p - update * lr)
 
-    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+    def update_by_methods(self, group: dict[str, Any], p: Tensor, g: Tensor) -> None:
         """`update_group` in PyTorch's calls; see `optim.methods`."""
         lr, alpha, eps, momentum, decay = (float(group[k]) for k in ("lr", "alpha", "eps", "momentum", "weight_decay"))
         state = self.state[p]
@@ -111,7 +112,7 @@ class Adagrad(Optimizer):
             for p in group["params"]:
                 self._state_of(p, group)
 
-    def _state_of(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
+    def _state_of(self, p: Tensor, group: dict[str, Any]) -> dict[str, Any]:
         state = self.state[p]
         state.setdefault("step", 0)
         (state_of if has_methods(p.__class__) else slot)(state, "sum", p, float(group["initial_accumulator_value"]))
@@ -133,7 +134,7 @@ class Adagrad(Optimizer):
             found.append(lr / (1.0 + (t - 1) * decay))
         return found
 
-    def update_rows(self, group: dict[str, Any], parameter: Any, rows: Any, values: Any) -> None:
+    def update_rows(self, group: dict[str, Any], parameter: Tensor, rows: Any, values: Tensor) -> None:
         """One step of what a sparse gradient names; the rest of the parameter and of its sums stays."""
         if group["weight_decay"]:
             raise ArgumentError("[Adagrad] weight_decay option is not compatible with sparse gradients: expected 0; use sparse=False")
@@ -153,7 +154,7 @@ class Adagrad(Optimizer):
             replace(state["sum"], total)
             replace(p, p - (g / (total.sqrt() + eps)) * rate)
 
-    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+    def update_by_methods(self, group: dict[str, Any], p: Tensor, g: Tensor) -> None:
         """`update_group` in PyTorch's calls; see `optim.methods`."""
         if group["weight_decay"]:
             g = g.add(p, alpha=float(group["weight_decay"]))

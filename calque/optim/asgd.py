@@ -10,6 +10,7 @@ import numpy as np
 from calque.optim.kept import number_of
 from calque.optim.methods import state_of
 from calque.optim.optimizer import Optimizer, check_common, check_range, gradient, replace, slot
+from calque.tensor import Tensor
 
 
 class ASGD(Optimizer):
@@ -72,7 +73,7 @@ class ASGD(Optimizer):
             replace(mean, mean * old + value * new)
             replace(p, value)
 
-    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+    def update_by_methods(self, group: dict[str, Any], p: Tensor, g: Tensor) -> None:
         """`update_group` in PyTorch's calls; see `optim.methods`."""
         decay, mean = float(group["weight_decay"]), state_of(self.state[p], "ax", p)
         eta, shrink, _, share = self.step_numbers(group, [p])

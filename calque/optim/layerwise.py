@@ -7,9 +7,10 @@ from typing import Any
 
 from calque import functional as T
 from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, gradient, replace, root, slot
+from calque.tensor import Tensor
 
 
-def _trust(parameter: Any, update: Any, ratio: Any) -> Any:
+def _trust(parameter: Tensor, update: Tensor, ratio: Tensor) -> Any:
     """The ratio, or 1 where the parameter or the update is all zeros."""
     return T.where((parameter > 0) & (update > 0), ratio, 1.0)
 

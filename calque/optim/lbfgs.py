@@ -134,7 +134,7 @@ class LBFGS(Optimizer):
                 start += count
             handed_over(recorder.flush, recorder.local.state, "optimizer.step")
 
-    def _search(self, closure: Any, start: _Point, t: float, d: Any, calls: int) -> tuple[float, Tensor, float, int]:
+    def _search(self, closure: Any, start: _Point, t: float, d: Tensor, calls: int) -> tuple[float, Tensor, float, int]:
         """Loss, gradient and length of the step that the line search finds, and how often it called the closure."""
         parameters = self.param_groups[0]["params"]
         places = [p.clone() for p in parameters]
@@ -166,7 +166,7 @@ def _largest(values: Any) -> float:
     return float(values.abs().max())
 
 
-def _direction(state: dict[str, Any], gradient: Any, history: int) -> Any:
+def _direction(state: dict[str, Any], gradient: Tensor, history: int) -> Any:
     """The estimated inverse Hessian times the negative gradient (the two-loop recursion). Each turn of a loop is flushed: it is the same
     short program whatever the length of the history."""
     if state["n_iter"] == 1:

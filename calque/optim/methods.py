@@ -6,7 +6,7 @@ Such a class expects that a step is taken through its methods, those that PyTorc
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from calque.base.errors import ArgumentError
 from calque.base.layout import preserve_format
@@ -14,6 +14,25 @@ from calque.functional.creation import full_like, zeros_like
 from calque.functional.subclasses import ASKING, gradient_of, public_function
 from calque.replay.capture import abort
 from calque.tensor import Tensor
+
+
+class Stepping(Protocol):
+    """An `Optimizer` during a step, as the modules below it know it."""
+
+    state: Any
+    param_groups: list[dict[str, Any]]
+    takes_complex: bool
+    replays: bool
+    on_host: tuple[str, ...]
+    _updates: Any
+    _pieces: Any
+    _by_methods: list[Any]
+    _given: list[list[float]] | None
+
+    def update_group(self, group: dict[str, Any]) -> None: ...
+
+    def step_numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]: ...
+
 
 # What PyTorch's optimizers call of a parameter, and what the updates of this package do instead.
 _CALLED = {f"{name}_" for name in ("add", "sub", "mul", "div", "addcmul", "addcdiv", "copy")}
@@ -32,7 +51,7 @@ def has_methods(kind: type) -> bool:
     return found
 
 
-def left_to_methods(optimizer: Any, group: dict[str, Any]) -> list[Any]:
+def left_to_methods(optimizer: Stepping, group: dict[str, Any]) -> list[Any]:
     """The parameters of a group that are updated by their methods, after all others."""
     own = [p for p in group["params"] if has_methods(p.__class__)]
     if own:
@@ -43,7 +62,7 @@ def left_to_methods(optimizer: Any, group: dict[str, Any]) -> list[Any]:
     return own
 
 
-def update_by_methods(optimizer: Any) -> None:
+def update_by_methods(optimizer: Stepping) -> None:
     """Update what `left_to_methods` has left. The methods are the program's: this is done where no other thread waits for the optimizer."""
     pending, optimizer._by_methods = optimizer._by_methods, []
     for group, parameters in pending:
@@ -51,10 +70,10 @@ def update_by_methods(optimizer: Any) -> None:
             g: Any = gradient_of(p)
             if g is not None:
                 _check(optimizer, p, g)
-                optimizer.update_by_methods(group, p, -g if group.get("maximize") else g)
+                optimizer.update_by_methods(group, p, -g if group.get("maximize") else g)  # type: ignore[attr-defined]  # `_check` has seen it
 
 
-def _check(optimizer: Any, p: Any, g: Any) -> None:
+def _check(optimizer: Stepping, p: Tensor, g: Tensor) -> None:
     """Raise if an optimizer has no update by methods, or none for a gradient of this kind."""
     if g is None:
         return
@@ -73,19 +92,19 @@ def _check(optimizer: Any, p: Any, g: Any) -> None:
         )
 
 
-def state_of(state: dict[str, Any], name: str, parameter: Any, value: float = 0.0) -> Any:
+def state_of(state: dict[str, Any], name: str, parameter: Tensor, value: float = 0.0) -> Any:
     """The state tensor of this name; a new one is of the class that functions make of the parameter."""
     if name not in state:
         state[name] = full_like(parameter, value, memory_format=preserve_format) if value else zeros_like(parameter, memory_format=preserve_format)
     return state[name]
 
 
-def maximum(first: Any, second: Any, out: Any) -> Any:
+def maximum(first: Tensor, second: Tensor, out: Tensor) -> Any:
     """The larger of each two elements, in the place of `out`: as a program calls it, so that classes are asked."""
     return public_function("maximum")(first, second, out=out)
 
 
-def decayed(group: dict[str, Any], p: Any, g: Any, shrink: float) -> Any:
+def decayed(group: dict[str, Any], p: Tensor, g: Tensor, shrink: float) -> Any:
     """The gradient with the decay of the weights, unless that is decoupled: then the parameter is shrunk."""
     decay = float(group["weight_decay"])
     if decay and group["decoupled_weight_decay"]:
@@ -94,7 +113,7 @@ def decayed(group: dict[str, Any], p: Any, g: Any, shrink: float) -> Any:
     return g.add(p, alpha=decay) if decay else g
 
 
-def move_moments(group: dict[str, Any], mean: Any, square: Any, g: Any) -> None:
+def move_moments(group: dict[str, Any], mean: Tensor, square: Tensor, g: Tensor) -> None:
     """Move the running means of the gradient and of its square."""
     beta1, beta2 = map(float, group["betas"])
     mean.lerp_(g, 1.0 - beta1)

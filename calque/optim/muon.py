@@ -15,7 +15,7 @@ from calque.optim.optimizer import Optimizer, check_range, replace, slot
 from calque.tensor import Tensor
 
 
-def _orthogonal(x: Any, coefficients: tuple[float, ...], steps: int, eps: float) -> Tensor:
+def _orthogonal(x: Tensor, coefficients: tuple[float, ...], steps: int, eps: float) -> Tensor:
     """About U V^T of x = U S V^T, in bfloat16: `steps` times x = a x + (b x x^T + c (x x^T)^2) x."""
     a, b, c = map(float, coefficients)
     tall = x.shape[0] > x.shape[1]
@@ -94,7 +94,7 @@ class Muon(Optimizer):
             update: Any = _orthogonal(g + (average - g) * momentum if group["nesterov"] else average, group["ns_coefficients"], steps, eps)
             replace(p, p * shrink - (update * rate).to(p._layout.dtype))
 
-    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+    def update_by_methods(self, group: dict[str, Any], p: Tensor, g: Tensor) -> None:
         """`update_group` in PyTorch's calls; see `optim.methods`."""
         momentum, buffer = float(group["momentum"]), state_of(self.state[p], "momentum_buffer", g)
         shrink, rate = self.step_numbers(group, [p])

@@ -11,6 +11,7 @@ import numpy as np
 from calque.optim.kept import count_of, number_of
 from calque.optim.methods import decayed, move_moments, state_of
 from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, gradient, replace, slot
+from calque.tensor import Tensor
 
 
 class NAdam(Optimizer):
@@ -84,7 +85,7 @@ class NAdam(Optimizer):
             replace(square, v)
             replace(p, value - (g * fresh + m * carried) / (v.sqrt() * inverse + eps))
 
-    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+    def update_by_methods(self, group: dict[str, Any], p: Tensor, g: Tensor) -> None:
         """`update_group` in PyTorch's calls; see `optim.methods`."""
         state = self.state[p]
         shrink, _, fresh, carried = self.step_numbers(group, [p])

@@ -10,12 +10,12 @@ from calque.base.errors import ArgumentError
 from calque.functional.common import is_tensor
 from calque.functional.complex import view_as_complex, view_as_real
 from calque.functional.selection import index_copy, index_select
-from calque.optim.methods import left_to_methods
+from calque.optim.methods import Stepping, left_to_methods
 from calque.replay.capture import abort
 from calque.tensor import TENSOR_TYPES, Tensor
 
 
-def update(optimizer: Any, group: dict[str, Any]) -> None:
+def update(optimizer: Stepping, group: dict[str, Any]) -> None:
     """`optimizer.update_group(group)`, for which complex parameters, gradients and states are real ones with a last dim of 2. They share memory."""
     whole, own = group["params"], left_to_methods(optimizer, group)
     if own:
@@ -27,7 +27,7 @@ def update(optimizer: Any, group: dict[str, Any]) -> None:
         group["params"] = whole
 
 
-def _update(optimizer: Any, group: dict[str, Any]) -> None:
+def _update(optimizer: Stepping, group: dict[str, Any]) -> None:
     for p in group["params"]:
         if p._grad is not None and p._grad.__class__ not in TENSOR_TYPES:
             _update_rows(optimizer, group)
@@ -51,7 +51,7 @@ def _update(optimizer: Any, group: dict[str, Any]) -> None:
             view.give_back()
 
 
-def _update_rows(optimizer: Any, group: dict[str, Any]) -> None:
+def _update_rows(optimizer: Stepping, group: dict[str, Any]) -> None:
     """Update a group in which there are sparse gradients: what these name by `optimizer.update_rows`, the other parameters as ever."""
     abort("updates what a sparse gradient names")
     name, whole = type(optimizer).__name__, group["params"]
@@ -75,7 +75,7 @@ def _update_rows(optimizer: Any, group: dict[str, Any]) -> None:
         g = p._grad.coalesce()
         values = -g.values() if group["maximize"] else g.values()
         if values._layout.numel:
-            optimizer.update_rows(group, p, SparseRows(g.keys(), g.sparse), values)
+            optimizer.update_rows(group, p, SparseRows(g.keys(), g.sparse), values)  # type: ignore[attr-defined]  # seen above
 
 
 class SparseRows:
@@ -84,22 +84,22 @@ class SparseRows:
     def __init__(self, positions: Tensor, dims: int) -> None:
         self.positions, self.dims = positions, dims
 
-    def of(self, x: Any) -> Any:
+    def of(self, x: Tensor) -> Any:
         """These parts of a tensor: (n, *dense dims)."""
         return index_select(self._flat(x), 0, self.positions)
 
-    def put(self, x: Any, values: Any) -> None:
+    def put(self, x: Tensor, values: Tensor) -> None:
         """Overwrite them."""
         assign(x, index_copy(self._flat(x), 0, self.positions, values).reshape(tuple(x._layout.shape)))
 
-    def _flat(self, x: Any) -> Any:
+    def _flat(self, x: Tensor) -> Any:
         return x.reshape(-1, *x._layout.shape[self.dims :])
 
 
 class _Parts:
     """A complex parameter while it is updated: `tensor` has its parts, its gradient's, and a state with the parts of its state."""
 
-    def __init__(self, states: Any, parameter: Any) -> None:
+    def __init__(self, states: Any, parameter: Tensor) -> None:
         self.states, self.parameter, self.tensor = states, parameter, view_as_real(parameter)
         if parameter._grad is not None:
             self.tensor._grad = view_as_real(parameter._grad)

@@ -8,6 +8,7 @@ from typing import Any
 
 from calque.optim.methods import decayed, move_moments, state_of
 from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, gradient, replace, slot
+from calque.tensor import Tensor
 
 
 class RAdam(Optimizer):
@@ -84,7 +85,7 @@ class RAdam(Optimizer):
             replace(square, v)
             replace(p, value - m * rate / (v.sqrt() * factor + summand))
 
-    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+    def update_by_methods(self, group: dict[str, Any], p: Tensor, g: Tensor) -> None:
         """`update_group` in PyTorch's calls; see `optim.methods`."""
         shrink, rate, divides, eps = self.step_numbers(group, [p])
         state = self.state[p]

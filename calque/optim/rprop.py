@@ -11,6 +11,7 @@ from calque.base.layout import preserve_format
 from calque.base.text import shown
 from calque.optim.methods import state_of
 from calque.optim.optimizer import Optimizer, check_range, gradient, replace, slot
+from calque.tensor import Tensor
 
 
 class Rprop(Optimizer):
@@ -74,7 +75,7 @@ class Rprop(Optimizer):
             replace(p, p - g.sign() * new)
             replace(before, g)
 
-    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+    def update_by_methods(self, group: dict[str, Any], p: Tensor, g: Tensor) -> None:
         """`update_group` in PyTorch's calls; see `optim.methods`."""
         (smaller, larger), (least, most) = map(float, group["etas"]), map(float, group["step_sizes"])
         state = self.state[p]

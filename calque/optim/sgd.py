@@ -7,6 +7,7 @@ from typing import Any
 
 from calque.base.errors import ArgumentError
 from calque.optim.optimizer import Optimizer, check_common, check_range, cycles, gradient, replace
+from calque.tensor import Tensor
 
 
 class SGD(Optimizer):
@@ -44,7 +45,7 @@ class SGD(Optimizer):
         """The rate; a momentum that a schedule moves."""
         return [float(group["lr"]), *([float(group["momentum"])] if cycles(group) else [])]
 
-    def update_rows(self, group: dict[str, Any], parameter: Any, rows: Any, values: Any) -> None:
+    def update_rows(self, group: dict[str, Any], parameter: Tensor, rows: Any, values: Tensor) -> None:
         """One step of what a sparse gradient names; the rest of the parameter stays."""
         if group["momentum"] or group["weight_decay"]:
             raise ArgumentError(
@@ -72,7 +73,7 @@ class SGD(Optimizer):
                 g = g + velocity * momentum if group["nesterov"] else velocity
             replace(p, p - g * lr)
 
-    def update_by_methods(self, group: dict[str, Any], p: Any, g: Any) -> None:
+    def update_by_methods(self, group: dict[str, Any], p: Tensor, g: Tensor) -> None:
         """`update_group` in PyTorch's calls; see `optim.methods`."""
         lr, momentum, decay = (float(group[k]) for k in ("lr", "momentum", "weight_decay"))
         if decay:

@@ -8,6 +8,7 @@ from typing import Any
 
 from calque.base.errors import ArgumentError
 from calque.optim.optimizer import Optimizer, check_betas, check_range, slot
+from calque.tensor import Tensor
 
 
 class SparseAdam(Optimizer):
@@ -52,7 +53,7 @@ class SparseAdam(Optimizer):
                     f"[SparseAdam] SparseAdam does not support dense gradients, please consider Adam instead (parameter of shape {list(p.shape)})"
                 )
 
-    def update_rows(self, group: dict[str, Any], parameter: Any, rows: Any, values: Any) -> None:
+    def update_rows(self, group: dict[str, Any], parameter: Tensor, rows: Any, values: Tensor) -> None:
         """One step of what a sparse gradient names."""
         state, (first, second) = self.state[parameter], map(float, group["betas"])
         mean: Any = slot(state, "exp_avg", parameter)

@@ -13,6 +13,7 @@ from typing import Any
 
 from calque.base.dtypes import get_default_dtype
 from calque.base.errors import NotDense
+from calque.optim.methods import Stepping
 from calque.optim.parts import update
 from calque.record.live import plain
 from calque.record.numbers import scalar_tag
@@ -48,7 +49,7 @@ class Pieces:
         self.known: tuple[int, ...] = ()
         self.pieces: list[Piece] = []
 
-    def cut(self, optimizer: Any) -> list[Piece]:
+    def cut(self, optimizer: Stepping) -> list[Piece]:
         """Cut each piece of which some have gradients and some have none; those that have."""
         groups = optimizer.param_groups
         known = tuple([id(p) for group in groups for p in (group, *group["params"])])
@@ -71,14 +72,14 @@ class Update:
 
     __slots__ = ("parts", "cells", "groups", "scopes")
 
-    def __init__(self, optimizer: Any, scopes: list[tuple[dict[str, Any], list[Any]]]) -> None:
+    def __init__(self, optimizer: Stepping, scopes: list[tuple[dict[str, Any], list[Any]]]) -> None:
         state = local.state
         self.scopes = scopes
         self.parts: list[Any] = [type(optimizer).update_group, state.autocast, state.device, get_default_dtype()]
         self.cells: list[Any] = []
         self.groups: list[tuple[dict[str, Any], list[Any]]] = []
 
-    def collect(self, optimizer: Any) -> bool:
+    def collect(self, optimizer: Stepping) -> bool:
         """Look at everything; False if something is unusual."""
         parts, cells, states = self.parts, self.cells, optimizer.state
         for group, given in self.scopes:
@@ -137,7 +138,7 @@ class Update:
                 return False
         return True
 
-    def record(self, optimizer: Any, stretch: Stretch) -> None:
+    def record(self, optimizer: Stepping, stretch: Stretch) -> None:
         """Update as it is written, and learn from it."""
         _, macro, capture = watch(self.cells, lambda: self._as_written(optimizer), True)
         if macro is not None and not macro.created and [d.arguments for d in macro.definitions] == [None] * len(self.groups):
@@ -146,7 +147,7 @@ class Update:
             stretch.macro, stretch.result = macro, (constants, generalised(macro))
         capture.release()
 
-    def replay(self, optimizer: Any, stretch: Stretch) -> None:
+    def replay(self, optimizer: Stepping, stretch: Stretch) -> None:
         """Update by the recording, unless the numbers of this step would have been recorded differently."""
         macro: Any = stretch.macro
         given: list[list[float]] = []
@@ -172,7 +173,7 @@ class Update:
             replay(macro, local.state.trace, self.cells, known)
         StretchCounts.replays += 1
 
-    def _as_written(self, optimizer: Any) -> None:
+    def _as_written(self, optimizer: Stepping) -> None:
         for group, parameters in self.scopes:
             whole, group["params"] = group["params"], parameters
             try:
@@ -181,7 +182,7 @@ class Update:
                 group["params"] = whole
 
 
-def update_again(optimizer: Any) -> bool:
+def update_again(optimizer: Stepping) -> bool:
     """Update by a replay, or under a recording; False if nothing was done: the update is to run as it is written."""
     state = local.state
     kind = type(optimizer)
@@ -214,7 +215,7 @@ def update_again(optimizer: Any) -> bool:
     return True
 
 
-def _by_pieces(optimizer: Any, pieces: Pieces, whole: Update) -> bool:
+def _by_pieces(optimizer: Stepping, pieces: Pieces, whole: Update) -> bool:
     """Update piece by piece; False if they are too many for that."""
     state = local.state
     found = pieces.cut(optimizer)

@@ -13,7 +13,7 @@ from typing import Any
 
 from calque.ir.program import Node, Program
 from calque.kernel.cost import describe
-from calque.observe.events import Ran
+from calque.observe.events import ProgramForm, Ran
 from calque.report.explain import Limits
 
 LAUNCH = 1e-6  # seconds that a launch takes at least, when the time of a program is divided
@@ -88,14 +88,14 @@ class Costs:
         self.limits = Limits()
         self._launches: dict[int, tuple[Any, list[Launch]]] = {}
 
-    def launches(self, form: Any) -> list[Launch]:
+    def launches(self, form: ProgramForm) -> list[Launch]:
         """The launches of a program; an interpreted one counts as one launch per operation."""
         known = self._launches.get(id(form))
         if known is None:
             known = self._launches[id(form)] = (form, self._find(form))
         return known[1]
 
-    def _find(self, form: Any) -> list[Launch]:
+    def _find(self, form: ProgramForm) -> list[Launch]:
         program = form.program
         if form.schedule is None:
             found = []

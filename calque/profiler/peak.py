@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from calque.ir.program import Node
 from calque.kernel.schedule import Buffer, Contract, Host, Schedule
 from calque.observe.events import Ran, Session
 
@@ -61,8 +61,8 @@ def peak(session: Session) -> Peak | None:
                 else:
                     node = value.form.source.nodes[value.node]
                     note(node.line, KEPT, f"{node.op.name} {list(node.shape)} {node.dtype.name}", value.nbytes)
-        if ran is not None:
-            for line, name, size in temporaries(ran.form):
+        if ran is not None and ran.form.schedule is not None:
+            for line, name, size in temporaries(ran.form.schedule, ran.form.program.nodes):
                 note(line, TEMPORARY, name, size)
         note("", OTHER, "room between values, results kept for the next run", nbytes - sum(h.nbytes for h in found.values()))
     running = "" if ran is None else next((n.line for n in reversed(ran.form.source.nodes) if n.line), "")
@@ -76,9 +76,8 @@ def _running(session: Session, moment: float) -> Ran | None:
     return runs[k] if k >= 0 and moment <= runs[k].start + runs[k].seconds else None
 
 
-def temporaries(form: Any) -> Iterator[tuple[str, str, int]]:
+def temporaries(schedule: Schedule, nodes: Sequence[Node]) -> Iterator[tuple[str, str, int]]:
     """(line, description, bytes) of the intermediate values that a program holds when it holds most of them."""
-    schedule, nodes = form.schedule, form.program.nodes
     life = _lives(schedule)
     change = [0] * (len(schedule.steps) + 1)
     for b, (first, last) in life.items():

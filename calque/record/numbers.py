@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from calque.backend.base import Scalar
 from calque.base.errors import IntegerOverflowError
 from calque.record.live import LIVE
 
-Number = bool | int | float
 ROOT_HALF = math.sqrt(0.5)
 ROOT_HALF_TWIN = math.nextafter(ROOT_HALF, 0.0)
 """Two numbers next to each other, both within 7e-17 of the root of 1/2 and the same in float32."""
-BAKED: dict[Number, str] = {0: "0", 1: "1", -1: "-1", 2: "2", 0.5: "0.5", ROOT_HALF: "root", ROOT_HALF_TWIN: "twin"}
+BAKED: dict[Scalar, str] = {0: "0", 1: "1", -1: "-1", 2: "2", 0.5: "0.5", ROOT_HALF: "root", ROOT_HALF_TWIN: "twin"}
 """Constants that may be part of the key."""
 
 
@@ -26,7 +26,7 @@ def in_float(value: int) -> float:
         raise IntegerOverflowError(text) from None
 
 
-def scalar_tag(value: Number) -> Any:
+def scalar_tag(value: Scalar) -> Any:
     """Key part of a Python number: a baked constant, or "s" for a run-time argument."""
     if value.__class__ in LIVE:
         return "s"

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from calque.backend.base import Scalar
 from calque.base.config import settings
 from calque.base.device import META
 from calque.base.layout import Layout
 from calque.ops import opdef
 from calque.ops.opdef import OpDef
-from calque.record.numbers import Number
 from calque.record.storage import Storage
 from calque.run.buffer import Buffer
 
 INPUT = opdef.get("input")
+Key = tuple[Any, ...]  # of a continuation: the operation, the slots of its operands, and what else tells it from others there
 START = (0, 0, -1, 0)  # `Edge.rhythm` where a path begins
 SEVERAL = object()  # `Edge.place` of a path with work for more than one device
 
@@ -53,7 +54,7 @@ class Edge:
     )  # fmt: skip
 
     def __init__(self, parent: "Edge | None", op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], value: Any, line: str) -> None:
-        self.next: dict[Any, Edge] = {}
+        self.next: dict[Key, Edge] = {}
         self.parent = parent
         self.op: Any = op
         self.inputs = inputs  # slot numbers; ("s", dtype) for a run-time scalar; ("c", value, dtype) for a baked constant
@@ -110,7 +111,7 @@ class Trace:
         self.storages: list[Storage] = []  # values computed in this trace
         self.attached: dict[int, Storage] = {}  # realised storages read by this trace
         self.inputs: list[Buffer] = []
-        self.scalars: list[Number] = []
+        self.scalars: list[Scalar] = []
         self.checks: list[tuple[int, Callable[[int], Exception], str]] = []
         self.recorded = 0  # whether small operations are recorded, too: where their path comes again, or always, see `novel.py`
         self.ran: dict[int, Buffer] | None = None  # by id of a storage: values of a call that is recorded again after its programs have run

@@ -30,7 +30,7 @@ from calque.record.exclusive import judge
 from calque.record.fallback import refusal, say, way_out
 from calque.record.novel import fresh
 from calque.record.others import LOCK, foreign_buffer
-from calque.record.path import SEVERAL, Counters, Edge, Instead
+from calque.record.path import SEVERAL, Counters, Edge, Instead, Key
 from calque.record.path import Trace as Trace
 from calque.record.places import Split, build_program, floating_outputs, place_of, split
 from calque.record.state import State as State
@@ -77,7 +77,7 @@ BACKWARD = " (backward)"
 
 
 def grow(
-    trace: Trace, key: Any, op: opdef.OpDef, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...], device: Device | None = None,
+    trace: Trace, key: Key, op: opdef.OpDef, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...], device: Device | None = None,
     line: str | None = None,
 ) -> Edge:  # fmt: skip
     """Cold path: infer the result, check the operands and add an edge. Raises the user's errors; nothing is recorded then. `device`: of the
@@ -164,7 +164,7 @@ def grow_general(
 
 
 def grow_shifted(
-    trace: Trace, key: Any, op: opdef.OpDef, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...], line: str | None = None
+    trace: Trace, key: Key, op: opdef.OpDef, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...], line: str | None = None
 ) -> Edge:
     """Cold path of a view or an update that is an operation of its own (the gradient of the other)."""
     following, runtime = trace.cur.next, WITH_OFFSET[op]
@@ -275,7 +275,7 @@ def snapshot(buffer: Buffer, view: Layout) -> Buffer:
     return Buffer(copy)
 
 
-def grow_view(trace: Trace, key: Any, base: int, base_layout: Layout, view: Layout, line: str | None = None) -> Edge:
+def grow_view(trace: Trace, key: Key, base: int, base_layout: Layout, view: Layout, line: str | None = None) -> Edge:
     """A new view edge. Its offset is baked into it until a place meets a second one, see `varies`."""
     shape, strides = tuple(view.shape), view.strides
     if view.dtype is not base_layout.dtype:
@@ -559,7 +559,7 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
             gc.enable()
 
 
-def plan_of(trace: Trace, reason: str, key: tuple[Any, ...], wanted: tuple[int, ...], site: Any, known: bool) -> Any:
+def plan_of(trace: Trace, reason: str, key: Key, wanted: tuple[int, ...], site: Any, known: bool) -> Any:
     """A plan for what is flushed here for the first time. It is kept unless it is only interpreted, and the first one here (not `known`)."""
     edge, checks = trace.cur, trace.checks
     with without_full_collections():

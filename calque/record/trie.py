@@ -9,13 +9,12 @@ largest of those it has passed. So all paths that pass the same largest number e
 
 from __future__ import annotations
 
-from typing import Any
 from zlib import crc32
 
 from calque.base.cache import Cache, Table, register
 from calque.base.config import settings
 from calque.observe.causes import Causes
-from calque.record.path import INPUT, START, Counters, Edge
+from calque.record.path import INPUT, START, Counters, Edge, Key
 
 BOUND = "bound on pending work"  # reason of flushes at a boundary
 WINDOW = 16  # operations that the number of a position follows from
@@ -81,7 +80,7 @@ def root(reason: str = "", loose: bool = False) -> Edge:
     return _LOOSE if loose else _BEHIND_CUT if reason == BOUND else _ROOT
 
 
-def varies(following: dict[Any, Edge], mark: Any, line: str) -> bool:
+def varies(following: dict[Key, Edge], mark: Key, line: str) -> bool:
     """Whether the offset of a view or an update that is new at a place is to be a run-time argument: the place has met another one, or a place of
     the same line and shape has. So a loop that picks something else at every turn soon has one path, and not one for each choice. `mark`: ("seen",
     the operation, its operands, shape, strides), under which `following` knows what the place has met."""
@@ -90,7 +89,7 @@ def varies(following: dict[Any, Edge], mark: Any, line: str) -> bool:
     return mark in following and _varying.keep(key, True) or _varying.get(key) is not None
 
 
-def retire(following: dict[Any, Edge], mark: Any, successor: Edge) -> None:
+def retire(following: dict[Key, Edge], mark: Key, successor: Edge) -> None:
     """Forget the path behind an offset that was baked into an edge, as its place has met another one: `successor` takes whatever comes there at run
     time. With two edges at each, n such places would make two to the power of n paths. `mark`: where `following` has the edge again. (Numbers keep
     both edges: a program with a known 2 or 0.5 may round differently, and equal loops of one process could differ.)"""

@@ -7,6 +7,7 @@ from typing import Any
 
 from calque.base.device import Device
 from calque.base.layout import Layout
+from calque.record.path import Trace
 from calque.record.storage import Storage
 from calque.run.buffer import Buffer
 
@@ -35,7 +36,7 @@ class Watcher:
         """Something was done that a replay cannot do."""
         raise NotImplementedError
 
-    def flushing(self, trace: Any, reason: str) -> bool:
+    def flushing(self, trace: Trace, reason: str) -> bool:
         """A program is about to be started; True if it need not be."""
         return False
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from calque.backend.base import SERVING, WAITING, Waits
 from calque.base.config import settings
+from calque.base.device import Device
 from calque.base.errors import CalqueError
 from calque.observe import events
 from calque.run.interrupt import SHIELD
@@ -217,7 +218,7 @@ class Queue:
     `move` takes a thread to a place, here `device`, and returns where it was; without it nobody but the worker runs what is queued.
     """
 
-    def __init__(self, name: str, bound: int = BOUND, device: Any = None, move: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, name: str, bound: int = BOUND, device: Device | None = None, move: Callable[[Any], Device] | None = None) -> None:
         self.name = name
         self.bound = bound
         self.device = device

@@ -357,3 +357,25 @@ def test_the_two_device_network_of_the_sources() -> None:
     calque.stats(reset=True)
     assert run(True) == expected
     assert replays() >= 5
+
+
+def test_a_step_on_meta_is_replayed_while_a_profile_is_taken() -> None:
+    """It is started without a trace, and what is started there is not one program but a `Split`, as meta tensors have none."""
+    weight, x = (calque.zeros(300, 300, device="meta") for _ in range(2))
+    weight = nn.Parameter(weight)
+    optimizer = calque.optim.SGD([weight], lr=0.1)
+
+    @calque.compile
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = (weight * x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for _ in range(5):
+        step(x)
+    with calque.profiler.profile() as p:
+        step(x)
+    assert replays() == 3
+    assert [e.facts["slots"] for e in p.events() if e.name == "replay: optimizer.step"]

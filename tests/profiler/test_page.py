@@ -123,7 +123,7 @@ def test_temporaries_that_share_memory_are_counted_once() -> None:
             optimizer.step()
         calque.synchronize()
     forms = [run.form for run in p._session.runs if run.form.schedule is not None]
-    held = [(sum(size for _, _, size in temporaries(form)), form.schedule.arena_bytes) for form in forms]
+    held = [(sum(size for _, _, size in temporaries(form.schedule, form.program.nodes)), form.schedule.arena_bytes) for form in forms]
     assert max(arena for _, arena in held) > 1 << 20 and any(most > arena / 2 for most, arena in held)
     assert all(most <= arena for most, arena in held), held
 

@@ -21,7 +21,7 @@ from calque.base.dtypes import DType
 from calque.base.shapes import Shape, contiguous_strides
 from calque.kernel.schedule import Schedule
 from calque.kernel.sizes import FAMILIES, SizedResult
-from calque.ops.routines import ContractSpec
+from calque.ops.routines import ContractSpec, Spec
 
 ALONE = 1 << 20  # bytes below which waiting for other threads may take longer than copying alone
 
@@ -82,13 +82,13 @@ class CpuBackend(CpuMemory, Backend):
             "refused": FAMILIES.refused + SIZED_PROGRAMS.refused,
         }
 
-    def workspace_bytes(self, kind: str, spec: Any, dtype: DType) -> int:
+    def workspace_bytes(self, kind: str, spec: Spec, dtype: DType) -> int:
         """Packed operands and transformed tiles of a native contraction."""
         if not contract.is_native(kind, dtype.name):
             return 0
         return tune.contraction(kind, spec, dtype.name).workspace_bytes(dtype.name, current())
 
-    def direct(self, kind: str, spec: Any, dtype: DType) -> Callable[[Sequence[Array], Sequence[Array]], None] | None:
+    def direct(self, kind: str, spec: Spec, dtype: DType) -> Callable[[Sequence[Array], Sequence[Array]], None] | None:
         """Of the library, compiled or loaded on first use."""
         return direct(kind, spec, dtype.name)
 

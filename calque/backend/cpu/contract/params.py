@@ -447,24 +447,24 @@ def _packed_weights(blocks: list[tuple[PatchWords, ConvWords]], blocking: Blocki
     return sum(_packed_elements(*block, blocking) for block in blocks)
 
 
-def _convolution(spec: Any, dtype: str, x: Shape, w: Shape, y: Shape) -> dict[str, Any]:
+def _convolution(spec: ContractSpec, dtype: str, x: Shape, w: Shape, y: Shape) -> dict[str, Any]:
     """Sizes, from the shapes of image, weight and result of the convolution forward."""
     return {
         "images": x[0], "channels": x[1], "size": x[2:], "out_channels": w[0], "kernel": w[2:], "out_size": y[2:],
         "stride": spec.stride, "padding": spec.padding, "dilation": spec.dilation, "groups": spec.groups, "pairs": dtype == "bfloat16"}
 
 
-def _forward(spec: Any, dtype: str) -> Conv2d:
+def _forward(spec: ContractSpec, dtype: str) -> Conv2d:
     sizes = _convolution(spec, dtype, spec.a_shape, spec.b_shape, spec.out_shape)
     return Conv2d(**sizes, x_strides=_quad(spec.a_strides), w_strides=_quad(spec.b_strides))
 
 
-def _input_grad(spec: Any, dtype: str) -> Conv2dInputGrad:
+def _input_grad(spec: ContractSpec, dtype: str) -> Conv2dInputGrad:
     sizes = _convolution(spec, dtype, spec.out_shape, spec.b_shape, spec.a_shape)
     return Conv2dInputGrad(**sizes, g_strides=_quad(spec.a_strides), w_strides=_quad(spec.b_strides))
 
 
-def _weight_grad(spec: Any, dtype: str) -> Conv2dWeightGrad:
+def _weight_grad(spec: ContractSpec, dtype: str) -> Conv2dWeightGrad:
     sizes = _convolution(spec, dtype, spec.a_shape, spec.out_shape, spec.b_shape)
     return Conv2dWeightGrad(**sizes, x_strides=_quad(spec.a_strides), g_strides=_quad(spec.b_strides))
 

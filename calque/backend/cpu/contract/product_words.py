@@ -5,12 +5,11 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 from calque.backend.cpu.contract.schedule import UNTUNED, ProductSchedule
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.base.cache import memoised
-from calque.ops.routines import AddedSpec
+from calque.ops.routines import AddedSpec, ContractSpec
 
 DTYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "int8": "i8"}
 Pair = tuple[int, int]
@@ -91,7 +90,7 @@ class Addmm:
         return self.product.workspace_bytes(dtype, target)
 
 
-def product(spec: Any, dtype: str) -> Matmul:
+def product(spec: ContractSpec, dtype: str) -> Matmul:
     """The parameters of ``matmul``."""
     a, b = spec.a_shape, spec.b_shape
     (a_row, a_depth), (b_depth, b_column) = spec.a_strides[-2:], spec.b_strides[-2:]

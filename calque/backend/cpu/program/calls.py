@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from calque.backend.cpu import contract
 from calque.backend.cpu.compile.target import current
 from calque.backend.cpu.program import follow
 from calque.kernel.epilogue import Grid
 from calque.ops.opdef import get
-from calque.ops.routines import flops
+from calque.ops.routines import Spec, flops
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class CallFacts:
     takes_workspace: bool
 
 
-def call_of(kind: str, spec: Any, dtype: str, native: contract.Contraction) -> CallFacts:
+def call_of(kind: str, spec: Spec, dtype: str, native: contract.Contraction) -> CallFacts:
     """Of a contraction that is computed by `native`."""
     target = current()
     grid = follow.grid(native) if dtype in ("float32", "float64") else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,11 +13,12 @@ from calque.backend.cpu.compile.target import current
 from calque.backend.cpu.team.memory import ALIGNMENT
 from calque.backend.cpu.team.runtime import RUNTIME
 from calque.base.cache import Cache
+from calque.ops.routines import Spec
 
 _records = Cache("contractions called directly", 300, 1 / 1024)  # (kind, dtype, ways, target) -> record of the launch
 
 
-def direct(kind: str, spec: Any, dtype: str) -> Callable[[Sequence[Array], Sequence[Array]], None] | None:
+def direct(kind: str, spec: Spec, dtype: str) -> Callable[[Sequence[Array], Sequence[Array]], None] | None:
     """A function of operands, as the spec sees them, and dense results; None if the library does not have the contraction."""
     if dtype not in ("float32", "float64") or not contract.is_native(kind, dtype):
         return None

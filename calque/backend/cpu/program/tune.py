@@ -22,6 +22,7 @@ from calque.backend.cpu.team.memory import ALIGNMENT
 from calque.backend.cpu.team.runtime import RUNTIME
 from calque.base import config
 from calque.base.cache import Cache
+from calque.ops.routines import Spec
 
 MAGIC = "calque schedule 1"
 REPEATS = 5
@@ -37,7 +38,7 @@ def used() -> bool:
     return config.settings.tune or _chosen.measured()[0] > 0
 
 
-def contraction(kind: str, spec: Any, dtype: str) -> contract.Contraction:
+def contraction(kind: str, spec: Spec, dtype: str) -> contract.Contraction:
     """The schedule of a contraction: the cost model's, or a tuned one."""
     if not used():
         return contract.contraction(kind, spec, dtype)
@@ -58,7 +59,7 @@ def contraction(kind: str, spec: Any, dtype: str) -> contract.Contraction:
         return found
 
 
-def _label(kind: str, spec: Any, dtype: str, threads: int, candidates: dict[str, contract.Contraction]) -> str:
+def _label(kind: str, spec: Spec, dtype: str, threads: int, candidates: dict[str, contract.Contraction]) -> str:
     """The winner: as stored, or measured now."""
     name = library.content_key("schedule", f"{kind} {dtype} {threads} threads {spec}", current())
     label = _stored(name)
