@@ -23,7 +23,7 @@ class Unfit(Exception):
 
 
 class ChainGraph:
-    """A graph from an input and parameters to one result. A source of a value is a pair: ("given", 0 for the input or k for parameter k), ("made",
+    """A graph from an input and parameters to one result. A source of a value is a pair: ("given", 0 for the input or k for parameter k), ("created",
     number of a new storage), ("handle", number among `handles`) or ("plain", value).
 
     `steps`: of each node, in order, (edge, targets, saved, label, outputs, what maps the gradient of a view); a target is something given or
@@ -31,17 +31,17 @@ class ChainGraph:
     `targets`: numbers of what is given that gradients go to; `needed`: of what is given that is saved; `kept`: new storages that are saved.
     """
 
-    def __init__(self, out: Tensor, given: list[Any], made: list[Storage], first: int) -> None:
+    def __init__(self, out: Tensor, given: list[Any], created: list[Storage], first: int) -> None:
         self.given = {id(t): k for k, t in enumerate(given)}
         self.ends = {id(t._grad_fn or t): k for k, t in enumerate(given)}
-        self.made = {id(st): k for k, st in enumerate(made)}
+        self.created = {id(st): k for k, st in enumerate(created)}
         self.trace = local.state.trace
         self.nodes = self._collect(out._grad_fn, first)
         self.places = {id(node): k for k, node in enumerate(self.nodes)}
         self.handles: list[Any] = []
         self._handle_of: dict[int, int] = {}
         self.steps = [self._step(node) for node in self.nodes]
-        if self.nodes[-1] is not out._grad_fn or self.nodes[-1].__class__ is not GradNode or any(st.version for st in made):
+        if self.nodes[-1] is not out._grad_fn or self.nodes[-1].__class__ is not GradNode or any(st.version for st in created):
             raise Unfit
         self.edge = self.nodes[-1].edge
         self.count = len(self.nodes)
@@ -49,8 +49,8 @@ class ChainGraph:
         targets = [ref for step in self.steps for ref in step[1] if ref is not None]
         self.targets = sorted({ref[1] for ref in targets if ref[0] == "given"})
         self.needed = sorted({ref[1] for ref in sources if ref[0] == "given"})
-        self.kept = sorted({ref[1] for ref in sources if ref[0] == "made"})
-        del self.given, self.ends, self.made, self.trace, self.nodes, self.places, self._handle_of
+        self.kept = sorted({ref[1] for ref in sources if ref[0] == "created"})
+        del self.given, self.ends, self.created, self.trace, self.nodes, self.places, self._handle_of
 
     def _collect(self, root: GradNode | None, first: int) -> list[Any]:
         found: dict[int, Any] = {}
@@ -84,9 +84,9 @@ class ChainGraph:
         if kind in _PLAIN:
             return "plain", value
         if kind is Storage:
-            if id(value) not in self.made:
+            if id(value) not in self.created:
                 raise Unfit
-            return "made", self.made[id(value)]
+            return "created", self.created[id(value)]
         if kind not in TENSOR_TYPES:
             raise Unfit
         if id(value) in self.given:
@@ -105,7 +105,7 @@ class ChainGraph:
             raise Unfit
         source = self._source(t._storage if t._base is None else t._base)
         node = self.places.get(id(t._grad_fn), -1)
-        if (t._grad_fn is not None and node < 0) or (t._base is None and source[0] != "made"):
+        if (t._grad_fn is not None and node < 0) or (t._base is None and source[0] != "created"):
             raise Unfit
         return source, t._layout, t._requires_grad, node, None if cache is None else cache[1:]
 

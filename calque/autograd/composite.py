@@ -13,7 +13,7 @@ from typing import Any
 from calque.autograd.dependencies import Dependencies, Unknown
 from calque.base.config import settings
 from calque.record.recorder import local
-from calque.replay.stretches import Stretch, StretchCounts, Stretches, possible, replay, verify, watch
+from calque.replay.stretches import Stretch, StretchCounts, Stretches, possible, verify, watch
 from calque.tensor import Tensor
 
 PLACES = 4096
@@ -74,8 +74,8 @@ def _record(stretch: Stretch, facts: Dependencies, function: Callable[..., tuple
 def _replay(stretch: Stretch, facts: Dependencies) -> tuple[Any, ...]:
     results, seen = stretch.result
     macro: Any = stretch.macro
-    created = replay(macro, facts.trace, facts.cells, [])
+    created = macro.replay(facts.trace, facts.cells, [])
     if seen:
         facts.remember(seen)
     StretchCounts.replays += 1
-    return facts.made(results, created)
+    return facts.results_of(results, created)

@@ -152,7 +152,7 @@ class Dependencies:
             return -2, None, None
         return found.get(id(value._storage), -2), value._layout, None if cache is None else cache[1:]
 
-    def made(self, results: list[tuple[int, Any, Any]], created: list[Storage]) -> tuple[Any, ...]:
+    def results_of(self, results: list[tuple[int, Any, Any]], created: list[Storage]) -> tuple[Any, ...]:
         """The values that `results` tells of, from the storages of a replay."""
         values = []
         for place, what, cache in results:

@@ -55,7 +55,9 @@ LINES = 64  # places in the user's program that one operation is remembered for
 _ADD, _UPDATE = get("add"), get("update")
 _NOWHERE = Edge(None, None, (), (), None, "")  # nothing is ever put behind it
 _steps = Cache("operations computed at once", 1500, 13 / 512)  # (operation, attributes, layouts of operands) -> Step
-_known_steps = Cache("steps by what native code has", 250, 1 / 256)  # (operation, layouts, what is unusual) -> Step, or False: none with a kernel
+# The same by what the compiled module has: (operation, layouts, what is unusual) -> Step, or False: none with a kernel. It asks where the memo of a
+# recording function does not know (`Memo` of `native/eager.c`).
+_known_steps = Cache("steps by what native code has", 250, 1 / 256)
 shown_back = Cache("layouts of gradients of views", 500, 1 / 512)  # (rule of a view, layout of a gradient) -> layout under which it is the operand's
 _writers = Cache("edges of writes", 500, 1 / 512)  # (line, layout of the storage) -> what says who wrote it
 _new: Any = object.__new__

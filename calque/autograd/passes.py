@@ -24,7 +24,7 @@ from calque.record.path import Counters
 from calque.record.recorder import Storage
 from calque.replay.capture import Changes, Counts
 from calque.replay.macro import Macro
-from calque.replay.stretches import Stretch, StretchCounts, Stretches, possible, replay, verify, watch
+from calque.replay.stretches import Stretch, StretchCounts, Stretches, possible, verify, watch
 from calque.tensor import TENSOR_TYPES, Tensor, wrap
 
 COMPOSITES: dict[CodeType, int] = {}  # rules whose context is (inputs, their versions, values), and which cell holds the gradient's formula
@@ -224,14 +224,14 @@ class PassDependencies(Dependencies):
 
     def replay(self, stretch: Stretch) -> None:
         """Do what the walk would do."""
-        leaves, created = self.leaves, replay(stretch.macro, self.trace, self.cells, [])  # type: ignore[arg-type]
+        leaves, created = self.leaves, stretch.macro.replay(self.trace, self.cells, [])  # type: ignore[union-attr]
         for k, place, layout in stretch.result[0]:
             leaves[k]._grad = wrap(created[place], layout)
         self._end(stretch)
 
     def replay_gradients(self, stretch: Stretch) -> tuple[Any, ...]:
         """Do what the walk would do; the gradients that are wanted."""
-        values = self.made(stretch.result[0], replay(stretch.macro, self.trace, self.cells, []))  # type: ignore[arg-type]
+        values = self.results_of(stretch.result[0], stretch.macro.replay(self.trace, self.cells, []))  # type: ignore[union-attr]
         self._end(stretch)
         return values
 

@@ -85,7 +85,9 @@ class Operands:
                 entry.exact = True
 
 
-def straight(tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...], node: GradNode, operands: "Operands") -> Straight:
+def straight(
+    tape: Tape, created: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...], node: GradNode, operands: "Operands"
+) -> Straight:
     """The function of a template: (trace, node, gradient) -> gradients of its operands, or None if the template is not for them, or some edge is
     missing."""
     if len(results) > MOST:
@@ -94,7 +96,7 @@ def straight(tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple
     writer.guards(node, operands)
     writer.steps()
     writer.commit()
-    writer.results(made, results)
+    writer.results(created, results)
     return writer.function()
 
 
@@ -305,9 +307,9 @@ class Writer:
         for handle, base, j in self.owned:
             self.lines.append(f"if o{j}: h{handle}._cache = (trace, r{base}, r{j})")
 
-    def results(self, made: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...]) -> None:
+    def results(self, created: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...]) -> None:
         """Make what is given back."""
-        for k, (register, view) in enumerate(made):
+        for k, (register, view) in enumerate(created):
             self.lines += [
                 f"m{k} = new(Storage)",
                 f"m{k}.trace, m{k}.slot, m{k}.version = trace, r{register}, 0",

@@ -46,25 +46,25 @@ class Variants(dict[Any, Any]):
 
 
 class Template:
-    """`made`: (register, layout) of the values that somebody gets, in the order of their slots; `results`: (what it is, which, layout, register that
-    the handle remembers) of each gradient. `straight`: the template as a function, from the first time on that it is used at a known place."""
+    """`created`: (register, layout) of the values that somebody gets, in the order of their slots; `results`: (what it is, which, layout, register
+    that the handle remembers) of each gradient. `straight`: the template as a function, from the first time on that it is used at a known place."""
 
-    __slots__ = ("tape", "made", "results", "straight")
+    __slots__ = ("tape", "created", "results", "straight")
 
     def __init__(self, mark: Beginning, gradients: Sequence[Any]) -> None:
         path = mark.path()
         self.tape = Tape.read(mark)
-        self.made: tuple[tuple[int, Any], ...] = ()
+        self.created: tuple[tuple[int, Any], ...] = ()
         registers = self.tape.registers
         slots = sorted({g._storage.slot for g in gradients if g is not None and g._storage.trace is mark.trace and g._storage.slot >= mark.n})
         slots = [slot for slot in slots if registers[slot] >= len(mark.storages)]
-        self.made = tuple([(registers[slot], path[slot - mark.n].layout) for slot in slots])
+        self.created = tuple([(registers[slot], path[slot - mark.n].layout) for slot in slots])
         self.results = tuple([self._result(g, gradients[:k], mark, slots) for k, g in enumerate(gradients)])
         self.straight: Straight | None = None
 
     def written(self, node: GradNode, operands: Operands, write: Callable[..., Straight] = straight) -> Straight:
         """Write the function, for operands of which the template holds."""
-        self.straight = write(self.tape, self.made, self.results, node, operands)
+        self.straight = write(self.tape, self.created, self.results, node, operands)
         return self.straight
 
     def _result(self, g: Tensor | None, before: Sequence[Any], mark: Beginning, slots: list[int]) -> tuple[Any, ...]:
@@ -114,7 +114,7 @@ class Template:
             if slots is None:
                 return None
         made = []
-        for register, view in self.made:
+        for register, view in self.created:
             storage = _new(Storage)
             storage.trace, storage.slot, storage.layout, storage.buffer = trace, slots[register], view, None
             storage.home, storage.version, storage.writer = None, 0, None
@@ -141,7 +141,7 @@ class Template:
 
     def facts(self) -> tuple[Any, ...]:
         """All that it says."""
-        return self.tape.steps, self.made, self.results
+        return self.tape.steps, self.created, self.results
 
 
 def _given(key: list[Any], handle: Tensor | None, view: Layout, storage: Storage, handles: list[Any], storages: list[Storage]) -> None:

@@ -20,7 +20,7 @@ from calque.nn.module import Module
 from calque.record.recorder import local
 from calque.replay.counts import Changes
 from calque.replay.macro import key_of
-from calque.replay.stretches import Stretch, StretchCounts, Stretches, possible, replay, watch
+from calque.replay.stretches import Stretch, StretchCounts, Stretches, possible, watch
 from calque.tensor import TENSOR_TYPES, Tensor, next_number, wrap
 
 SHORT = 10  # operations, views and inputs that are recorded in the time in which a replay is found
@@ -191,7 +191,7 @@ def _replay(stretch: Stretch, given: Given) -> Tensor:
     place, view, template, seen = stretch.result
     macro: Any = stretch.macro
     trace = given.trace
-    created = replay(macro, trace, given.cells, [])
+    created = macro.replay(trace, given.cells, [])
     if seen:
         given.remember(seen)
     StretchCounts.replays += 1

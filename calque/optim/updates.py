@@ -18,7 +18,7 @@ from calque.optim.parts import update
 from calque.record.live import plain
 from calque.record.numbers import scalar_tag
 from calque.record.recorder import flush, local, record_from_here
-from calque.replay.stretches import STRANGE, Stretch, StretchCounts, Stretches, generalised, possible, replay, takes_constants, watch
+from calque.replay.stretches import STRANGE, Stretch, StretchCounts, Stretches, generalised, possible, takes_constants, watch
 from calque.tensor import TENSOR_TYPES
 
 _FREE = ("params", "lr", "initial_lr", "param_names")  # what an update takes from `step_numbers` or does not look at
@@ -170,7 +170,7 @@ class Update:
                 optimizer._given = None
             return
         if not macro.ending or macro.start_directly(self.cells, known) is None:
-            replay(macro, local.state.trace, self.cells, known)
+            macro.replay(local.state.trace, self.cells, known)
         StretchCounts.replays += 1
 
     def _as_written(self, optimizer: Stepping) -> None:

@@ -164,11 +164,6 @@ def verify(macro: Macro, cells: list[Storage | None], function: Callable[[], Any
     return result
 
 
-def replay(macro: Macro, trace: Trace, cells: list[Any], known: list[Any]) -> list[Storage]:
-    """Record the stretch."""
-    return macro.replay(trace, cells, known)
-
-
 def generalised(macro: Macro) -> bool:
     """Whether some operation on a run-time number exists beside one that has a constant in its place: which is taken depends on the number."""
     edge: Edge | None = macro.end

@@ -218,14 +218,9 @@ def raise_pending() -> None:
 
 
 def dispatch(
-    plan: Plan,
-    inputs: list[Buffer],
-    scalars: Sequence[Any],
-    outputs: list[Buffer],
-    errors: list[Callable[[int], Exception]],
-    previous: Sequence[Buffer | None] = (),
-    awaited: bool = False,
-) -> bool:
+    plan: Plan, inputs: list[Buffer], scalars: Sequence[Any], outputs: list[Buffer], errors: list[Callable[[int], Exception]],
+    previous: Sequence[Buffer | None] = (), awaited: bool = False,
+) -> bool:  # fmt: skip
     """Queue the plan, or run it at once (True) if that is cheaper (`awaited`: this thread will wait for the result anyway); `outputs` are filled
     when it has run. Outputs that already hold an array are updated in place; the others fall back to the value of their storage before it was
     written (`previous`, among the inputs) if the program fails: a failure loses nothing."""
@@ -335,13 +330,9 @@ def run_at_once(plan: Plan, inputs: list[Buffer], scalars: list[Any], awaited: b
 
 
 def _run_here(
-    plan: Plan,
-    arrays: list[Any],
-    scalars: Sequence[Any],
-    outputs: list[Buffer],
-    errors: list[Callable[[int], Exception]],
+    plan: Plan, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer], errors: list[Callable[[int], Exception]],
     previous: Sequence[Buffer | None],
-) -> None:
+) -> None:  # fmt: skip
     """Run the plan on this thread; its inputs are there."""
     several = ENGINE.tracking  # without it there is one device, and this thread is there
     there = at(plan.device) if several else plan.device
@@ -361,17 +352,25 @@ def _run_here(
             for buffer, array in zip(outputs, results, strict=True):  # nobody judges references meanwhile: the thread that flushes is here
                 buffer.array = array
     except BaseException as error:
-        failure = error if isinstance(error, Exception) and not of_handler(error) else None
-        task = Task.failed(failure or interrupted())
-        for buffer in outputs:
-            buffer.task = task
-        if failure is None:  # a handler inside inline work: the user wants it now, and once
+        if not failed_here(error, plan, outputs, previous):
             raise
-        note_failure(failure, user_line(), outputs, previous, bool(previous) or plan.stateful)
-        forget_frames(failure)
     finally:
         if several:
             at(there)
+
+
+def failed_here(error: BaseException, plan: Plan, outputs: list[Buffer], previous: Sequence[Buffer | None]) -> bool:
+    """A program has failed on this thread: its results say so when they are read. False if a signal handler has raised the error: the user wants
+    that now, and once."""
+    failure = error if isinstance(error, Exception) and not of_handler(error) else None
+    task = Task.failed(failure or interrupted())
+    for buffer in outputs:
+        buffer.task = task
+    if failure is None:
+        return False
+    note_failure(failure, user_line(), outputs, previous, bool(previous) or plan.stateful)
+    forget_frames(failure)
+    return True
 
 
 def _submit(session: events.Session, queue: Queue, task: Task, inputs: list[Buffer], outputs: list[Buffer]) -> None:
@@ -426,14 +425,9 @@ def settled(inputs: list[Buffer]) -> list[Any] | None:
 
 
 def _execute(
-    plan: Plan,
-    inputs: list[Buffer],
-    before: list[Task | None],
-    scalars: Sequence[Any],
-    outputs: list[Buffer],
-    errors: list[Callable[[int], Exception]],
-    progress: Progress | None = None,
-) -> None:
+    plan: Plan, inputs: list[Buffer], before: list[Task | None], scalars: Sequence[Any], outputs: list[Buffer],
+    errors: list[Callable[[int], Exception]], progress: Progress | None = None,
+) -> None:  # fmt: skip
     """Run a plan and fill the outputs; `before` are the tasks that fill the inputs."""
     arrays, poison = gather(inputs, before)
     if poison is not None:

@@ -21,11 +21,12 @@ from calque.ir.program import Program
 from calque.observe import events
 from calque.observe.source import user_line
 from calque.ops.structure import describe
-from calque.run.buffer import Buffer, interrupted
+from calque.run.buffer import Buffer
 from calque.run.dispatch import (
     ELSEWHERE,
     DispatchCounters,
     Plan,
+    failed_here,
     gather,
     hand_over,
     note_failure,
@@ -34,8 +35,7 @@ from calque.run.dispatch import (
     settled,
     writes_state,
 )  # fmt: skip
-from calque.run.engine import ENGINE, Task, forget_frames
-from calque.run.interrupt import of_handler
+from calque.run.engine import ENGINE, Task
 from calque.run.memory import out_of_program
 from calque.run.queues import queue_of
 
@@ -87,14 +87,8 @@ class DevicePlan(Plan):
         try:
             self._launch(values, scalars, outputs, errors, previous, user_line())
         except BaseException as error:
-            failure = error if isinstance(error, Exception) and not of_handler(error) else None
-            task = Task.failed(failure or interrupted())
-            for buffer in outputs:
-                buffer.task = task
-            if failure is None:  # a handler inside inline work: the user wants it now, and once
+            if not failed_here(error, self, outputs, previous):
                 raise
-            note_failure(failure, user_line(), outputs, previous, bool(previous) or self.stateful)
-            forget_frames(failure)
         return True
 
     def execute(

@@ -100,7 +100,7 @@ class DualFrame(Frame):
     def __init__(self) -> None:
         super().__init__()
         self.still = False  # whether nothing moves for the moment
-        self.made: list[Any] = []  # weak references to the storages of this frame
+        self.tracked: list[Any] = []  # weak references to the storages of this frame
         self.moved: WeakKeyDictionary[Storage, Tensor] = WeakKeyDictionary()  # tensors of the level below that were overwritten by what moves
 
     def history(self, grad: bool) -> bool:
@@ -108,17 +108,17 @@ class DualFrame(Frame):
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        for found in self.made:
+        for found in self.tracked:
             storage = found()
             if storage is not None and storage.trace is self:
                 _land(storage, storage.home[0])
-        self.made = []
+        self.tracked = []
 
     # ------------------------------------------------------------------------------------------ into and out of it
 
     def handle(self, meaning: Any, view: Layout) -> Tensor:
         made = super().handle(meaning, view)
-        self.made.append(ref(made._storage))
+        self.tracked.append(ref(made._storage))
         return made
 
     def move(self, op: str, primal: Tensor, tangent: Tensor) -> Tensor:
@@ -246,7 +246,7 @@ class DualFrame(Frame):
         whole = wrap(self.below(recorder.share_value, storage), storage.layout)
         storage.trace, storage.slot, storage.buffer, storage.home = self, self.count, None, (whole, None)  # type: ignore[assignment]
         self.count += 1
-        self.made.append(ref(storage))
+        self.tracked.append(ref(storage))
 
     def _written(self, old: Tensor | None, new: Tensor | None, whole: Layout, view: Layout) -> Tensor:
         """The tangent of a value of which a part was overwritten."""
