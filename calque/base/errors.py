@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, ClassVar
 
 from calque.base.text import clipped, type_name
 
@@ -33,6 +34,19 @@ class UnsupportedTypeError(DTypeError, NotImplementedError):
 
 class ArgumentError(CalqueError, ValueError, RuntimeError):
     """An argument has a value outside its documented range."""
+
+
+class OverlapError(ArgumentError):
+    """A write to a tensor that shows one element several times. Forms of functions whose result is defined all the same ask for it by `again`."""
+
+    again: ClassVar[Callable[..., Any]]  # (error, name, function, form, arguments, keywords) -> what the call gives; a module above knows
+
+    def __init__(self, name: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        super().__init__(
+            f"[{name}] unsupported operation: more than one element of the written-to tensor refers to a single memory location "
+            f"(shape {shape}, strides {strides}); clone() the tensor before writing to it"
+        )
+        self.expanded = any(extent > 1 and not stride for extent, stride in zip(shape, strides, strict=True))
 
 
 class LinAlgError(ArgumentError):

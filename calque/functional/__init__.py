@@ -31,6 +31,7 @@ from calque.functional import (  # noqa: F401 - they declare functions, methods 
     metadata,
     operators,
     order,
+    overlapping,
     printing,
     random,
     reductions,

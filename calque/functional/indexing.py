@@ -15,7 +15,7 @@ from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.asked import ASKED
 from calque.base.device import CPU
-from calque.base.errors import DTypeError, NotDense, OutOfRangeError, ShapeError, how_to_pass
+from calque.base.errors import DTypeError, NotDense, OutOfRangeError, OverlapError, ShapeError, how_to_pass
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.native import hot
 from calque.base.shapes import Shape, broadcast_shapes
@@ -450,13 +450,20 @@ def _set_item(input: Tensor, index: Any, value: Any) -> None:
     items = _items(index)
     key = basic_key(items, False)
     if key is None:
-        put_values(input, items, value)
+        try:
+            put_values(input, items, value)
+        except OverlapError as error:
+            error.again("__setitem__", set_item, set_item, (input, items, value), {})
         return
     if index.__class__ is tuple and not index:
         target = input
     else:
         target = get(input, index)
-    check_target("copy_", target)
+    try:
+        check_target("copy_", target)
+    except OverlapError as error:
+        error.again("copy_", set_item, set_item, (target, fitted("copy_", value, target._layout)), {})
+        return
     if not put_number(target, value):
         assign(target, fitted("copy_", value, target._layout))
 

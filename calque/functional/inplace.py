@@ -9,7 +9,7 @@ from typing import Any
 from calque.autograd.assign import assign, written
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
-from calque.base.errors import AutogradError, ShapeError
+from calque.base.errors import AutogradError, OverlapError, ShapeError
 from calque.base.shapes import contiguous_strides
 from calque.base.text import type_name
 from calque.functional.common import Operand, cast, is_scalar, is_tensor, method, number, prim, require_operands
@@ -50,7 +50,10 @@ def copy_(input: Tensor, other: Operand, non_blocking: bool = False) -> Tensor:
                 f"{tuple(other._layout.shape)}; "
                 "the sizes must match or be 1, aligned from the right"
             ) from None
-    check_target("copy_", input)
+    try:
+        check_target("copy_", input)
+    except OverlapError as error:
+        return error.again("copy_", copy_, copy_, (input, value), {})  # type: ignore[no-any-return]
     return assign(input, _over(input, value, value is other and other._grad_fn is not None))
 
 
@@ -103,8 +106,13 @@ def fill_(input: Tensor, value: Any) -> Tensor:
     if not is_tensor(value) and written(input, value):
         return input
     target = input if is_tensor(value) else _shown_once(input)
-    check_target("fill_", target)
-    assign(target, _over(target, filling(target, value, "fill_")))
+    filled_with = filling(target, value, "fill_")
+    try:
+        check_target("fill_", target)
+    except OverlapError as error:
+        error.again("copy_", fill_, fill_, (target, filled_with), {})
+        return input
+    assign(target, _over(target, filled_with))
     return input
 
 
@@ -114,8 +122,13 @@ def zero_(input: Tensor) -> Tensor:
     if written(input, 0):
         return input
     target = _shown_once(input)
-    check_target("zero_", target)
-    assign(target, prim("full", (0.0 if input._layout.dtype is not dt.bool_ else False, input._layout.dtype), tuple(target._layout.shape)))
+    zeros = prim("full", (0.0 if input._layout.dtype is not dt.bool_ else False, input._layout.dtype), tuple(target._layout.shape))
+    try:
+        check_target("zero_", target)
+    except OverlapError as error:
+        error.again("copy_", zero_, zero_, (target, zeros), {})
+        return input
+    assign(target, zeros)
     return input
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from calque.base.asked import LOCAL
+from calque.base.errors import OverlapError
 from calque.functional import arithmetic as ops
 from calque.functional.arithmetic import OPERATORS, Binary
 from calque.functional.common import called, method
@@ -50,7 +51,10 @@ def in_place(name: str, function: Binary) -> Binary:
         if b.__class__ not in ORDINARY and (not isinstance(b, Tensor) or hasattr(b, "_meaning")) and not LOCAL.off and (found := overriding((b,))):
             return ask(of_operator(f"__i{name}__"), found, (a, b), {})
         value = function(old_value(a, b), b)
-        return value if value is NotImplemented else write_back(name, a, value)
+        try:
+            return value if value is NotImplemented else write_back(name, a, value)
+        except OverlapError as error:
+            return error.again(name, function, apply, (a, b), {})
 
     return called(apply, f"__i{name}__")
 

@@ -27,7 +27,7 @@ from calque.functional.generators import Generator, default_generator
 from calque.functional.options import dtype_for, marked, resolve_device, resolve_dtype, size_of, written
 from calque.functional.placing import beside_input, host_values, made_on, placed, placed_like
 from calque.functional.views import expand
-from calque.functional.writing import write_back
+from calque.functional.writing import write_over
 from calque.observe.source import warn_user
 from calque.ops.opdef import no_complex
 from calque.ops.random import random_bits_ref
@@ -350,7 +350,7 @@ def _in_place(name: str, draw: Any) -> None:
             keywords["from_"] = keywords.pop("from")
         given = (tuple(input._layout.shape), input._layout.dtype, generator, *arguments)
         value = made_on(input._layout.device, draw, given, keywords) if InUse.several else draw(*given, **keywords)
-        return write_back(name, input, value)
+        return write_over(name, input, value)
 
     fill.__name__ = fill.__qualname__ = name
     fill.__doc__ = draw.__doc__

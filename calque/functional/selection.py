@@ -12,7 +12,7 @@ from calque.autograd.assign import assign
 from calque.autograd.host import for_all_slices, on_host
 from calque.base import dtypes as dt
 from calque.base.device import META
-from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError, how_to_pass
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, OverlapError, ShapeError, how_to_pass
 from calque.base.layout import dense_layout
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, whole
 from calque.base.text import described, shown, type_name
@@ -134,7 +134,11 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
 def index_put_(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """`input[indices] = values`, or `+=` with `accumulate` (repeated indices add up)."""
     _same_dtype("index_put_", input, values)
-    put_values(input, _places("index_put_", indices), values, accumulate)
+    places = _places("index_put_", indices)
+    try:
+        put_values(input, places, values, accumulate)
+    except OverlapError as error:
+        return error.again("index_put_", index_put_, index_put_, (input, places, values, accumulate), {})  # type: ignore[no-any-return]
     return input
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.autograd.assign import assign, check_in_place, written
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.errors import DTypeError, OverlapError, ShapeError
 from calque.base.shapes import overlaps
 from calque.functional.blame import NOTHING, answer, answering, signed
 from calque.functional.common import cast, is_tensor
@@ -55,10 +55,7 @@ def check_target(name: str, target: Tensor) -> None:
     """Refuse writes to views that show one element several times."""
     view = target._layout
     if not view.contiguous and overlaps(tuple(view.shape), view.strides):
-        raise ArgumentError(
-            f"[{name}] unsupported operation: more than one element of the written-to tensor refers to a single memory location "
-            f"(shape {tuple(view.shape)}, strides {view.strides}); clone() the tensor before writing to it"
-        )
+        raise OverlapError(name, tuple(view.shape), view.strides)
 
 
 def write_back(name: str, target: Tensor, value: Tensor) -> Tensor:
@@ -86,6 +83,14 @@ def write_back(name: str, target: Tensor, value: Tensor) -> Tensor:
     return assign(target, value)
 
 
+def write_over(name: str, target: Tensor, value: Tensor) -> Tensor:
+    """`write_back` of a value that does not depend on what it replaces, so that windows may overlap."""
+    try:
+        return write_back(name, target, value)
+    except OverlapError as error:
+        return error.again("copy_", write_over, write_over, (target, value), {})  # type: ignore[no-any-return]
+
+
 def in_place_form(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The in-place form of an elementwise function: `name(x, ...)` stores `function(x, ...)` in x and returns x."""
 
@@ -93,6 +98,8 @@ def in_place_form(name: str, function: Callable[..., Any]) -> Callable[..., Any]
         try:
             value = function(old_value(input, *arguments, *keywords.values()), *arguments, **keywords)
             return value if value is NotImplemented else write_back(name, input, value)
+        except OverlapError as error:
+            return error.again(name, function, apply, (input, *arguments), keywords)
         except Exception as error:
             if (meant := answer(name, function, (input, *arguments), keywords, error)) is not NOTHING:
                 return meant

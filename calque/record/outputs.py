@@ -8,7 +8,8 @@ from typing import Any
 
 from calque.base.asked import ASKED, LOCAL
 from calque.base.dtypes import DType
-from calque.base.errors import ArgumentError, AutogradError, DTypeError, NotDense
+from calque.base.errors import ArgumentError, AutogradError, DTypeError, NotDense, OverlapError
+from calque.base.shapes import overlaps
 from calque.base.text import described
 from calque.observe.source import warn_user
 from calque.record.recorder import local
@@ -121,4 +122,6 @@ def write(name: str, target: Any, value: Any) -> None:
                 f"shape {list(theirs.shape)}. Make it empty first, with resize_(0)."
             )
         target.resize_(tuple(theirs.shape))
+    if not mine.contiguous and overlaps(tuple(target._layout.shape), target._layout.strides):
+        raise OverlapError(name, tuple(target._layout.shape), target._layout.strides)
     target.copy_(value)
