@@ -19,10 +19,11 @@ from calque.base.text import type_name
 from calque.functional.common import is_tensor, method
 from calque.functional.creation import from_numpy
 from calque.functional.formats import clone
-from calque.functional.memory import export, own_buffer
+from calque.functional.memory import export, own_buffer, share_array
 from calque.functional.subclasses import instead
 from calque.functional.views import detach, int_tuple
 from calque.record.recorder import local
+from calque.record.storage import Storage
 from calque.replay.effects import gradients_matter
 from calque.tensor import Tensor, from_array, read, wrap
 
@@ -274,9 +275,27 @@ def copied_with(t: Tensor, memo: Any) -> Tensor:
         return clone(detach(t))
     storage, key = t._storage, ("memory", id(t._storage))
     if key not in memo:  # with the original, whose id nothing else may get meanwhile
-        memo[key] = storage, clone(wrap(storage, storage.layout))._storage
+        memo[key] = storage, _copied_storage(storage, memo)
     made: Tensor = wrap(memo[key][1], t._layout)
     return made
+
+
+def _copied_storage(storage: Storage, memo: Any) -> Storage:
+    """A copy of the memory. Bytes that are shown as several types (`x.view(dtype)`) are copied once, and shown as these again."""
+    plain: Tensor = wrap(storage, storage.layout)
+    buffer = storage.buffer
+    if buffer is None or not buffer.shared() or (buffer.whole() is buffer and (buffer.export is None or buffer.export() is None)):
+        return clone(plain)._storage
+    own_buffer(plain, "deepcopy")  # what is recorded of it has run
+    whole, shown = buffer.whole(), buffer.wait()
+    key = ("bytes", id(whole))
+    if key not in memo:
+        values = np.array(whole.wait().view(np.uint8))
+        memo[key] = whole, from_array(values, dense_layout((values.size,), dt.uint8))
+    copy = memo[key][1]
+    start = shown.__array_interface__["data"][0] - whole.wait().__array_interface__["data"][0]
+    part = export(copy, "deepcopy").view(np.uint8)[start : start + shown.nbytes].view(shown.dtype)
+    return share_array(part, storage.layout.dtype, copy._storage.buffer)._storage
 
 
 @method("__deepcopy__")

@@ -48,12 +48,14 @@ def export(t: Tensor, reason: str) -> np.ndarray[Any, Any]:
     return exported_view(own_buffer(t, reason), t._layout)
 
 
-def share_array(array: np.ndarray[Any, Any], dtype: DType) -> Tensor:
-    """A tensor over the memory of a writable NumPy array with strides >= 0 that are multiples of the element size."""
+def share_array(array: np.ndarray[Any, Any], dtype: DType, of: Buffer | None = None) -> Tensor:
+    """A tensor over the memory of a writable NumPy array with strides >= 0 that are multiples of the element size. `of`: the buffer it is, if it is
+    one of ours that is read as another type."""
     item = dtype.itemsize
     shape, strides = tuple(array.shape), tuple(s // item for s in array.strides)
     if array.size == 0:
         return from_array(np.empty(0, dtype.np), layout(shape, contiguous_strides(shape), 0, dtype))
     extent = array.size if array.flags.c_contiguous else view_bounds(shape, strides, 0)[1] + 1
     memory = ForeignMemory(array)
+    memory.of = of
     return from_array(memory.over(array, dtype.np, extent), layout(shape, strides, 0, dtype), owner=memory)

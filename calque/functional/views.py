@@ -107,7 +107,7 @@ def view_dtype(input: Tensor, dtype: DType) -> Tensor:
             f"[view] expected a last dimension that {dtype} divides, got shape {tuple(view.shape)} of {view.dtype} with "
             f"strides {view.strides}"
         ) from None
-    return share_array(array, dtype)
+    return share_array(array, dtype, input._storage.buffer)
 
 
 @public()

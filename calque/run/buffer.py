@@ -94,6 +94,13 @@ class Buffer:
             return on_host(result)
         return result
 
+    def whole(self) -> "Buffer":
+        """The buffer whose bytes this one shows as another type; itself, if it is of its own."""
+        buffer = self
+        while isinstance(buffer.owner, ForeignMemory) and buffer.owner.of is not None:
+            buffer = buffer.owner.of
+        return buffer
+
     def shared(self) -> bool:
         """Whether somebody outside Calque can read or write this memory right now."""
         owner = self.owner
@@ -134,9 +141,11 @@ def interrupted() -> InterruptedValueError:
 
 class ForeignMemory:
     """Memory of a NumPy array that Calque shares. It holds the only reference that Calque has to the array that owns the memory, so the
-    reference count tells whether anybody else still has it (every view of an array refers to the array that owns the memory)."""
+    reference count tells whether anybody else still has it (every view of an array refers to the array that owns the memory).
 
-    __slots__ = ("root", "known", "__array_interface__", "__weakref__")
+    `of`: the buffer whose bytes these are, where a tensor shows those of another one as another type."""
+
+    __slots__ = ("root", "known", "of", "__array_interface__", "__weakref__")
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         root = array
@@ -144,6 +153,7 @@ class ForeignMemory:
             root = root.base
         self.known = root.base is None  # memory of an unknown object may be in use for ever
         self.root = root
+        self.of: Buffer | None = None
 
     def over(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any], count: int) -> np.ndarray[Any, Any]:
         """So many elements of the array's memory, from its first one on, as a flat array that this keeps alive."""

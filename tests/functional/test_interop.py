@@ -235,3 +235,24 @@ def test_messages(call, error, words) -> None:
         call()
     for word in words:
         assert word in str(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0), (1, 2)])
+def test_deep_copies_of_views_of_several_dtypes_share_their_copied_memory(order: tuple[int, ...]) -> None:
+    base = calque.arange(4.0)
+    shown = (base, base.view(calque.int32), base[2:].view(calque.uint8))
+    again = copy.deepcopy([shown[k] for k in order])
+    again[0].zero_()
+    assert all(not t.flatten()[-1].item() for t in again)
+    assert base.tolist() == [0.0, 1.0, 2.0, 3.0]
+    again[-1].fill_(1)
+    last = {calque.float32: 1.0, calque.int32: 1, calque.uint8: 1}[again[-1].dtype]
+    assert again[-1].flatten()[0].item() == last
+    assert len({t.untyped_storage().data_ptr() for t in again if t.numel() * t.element_size() == 16}) == 1
+
+
+def test_a_deep_copy_of_a_view_alone_copies_all_that_it_shows() -> None:
+    base = calque.arange(4.0)
+    (again,) = copy.deepcopy([base[1:3].view(calque.int32)])
+    base.zero_()
+    assert again.view(calque.float32).tolist() == [1.0, 2.0]
