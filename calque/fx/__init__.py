@@ -14,11 +14,11 @@ from calque.fx.module import GraphModule
 from calque.fx.node import Node, has_side_effect, immutable_dict, immutable_list, map_aggregate, map_arg
 from calque.fx.proxy import Attribute, GraphAppendingTracer, Proxy, TraceError, TracerBase
 from calque.fx.rewriter import Match, replace_pattern
-from calque.fx.tracer import Tracer, symbolic_trace, wrap
+from calque.fx.tracer import PH, PHBase, Tracer, symbolic_trace, wrap
 
 __all__ = [
-    "Attribute", "Graph", "GraphAppendingTracer", "GraphModule", "Interpreter", "Match", "Node", "Proxy", "PythonCode", "TraceError", "Tracer",
-    "TracerBase", "Transformer", "has_side_effect", "immutable_dict", "immutable_list", "map_aggregate", "map_arg", "public_functions",
+    "Attribute", "Graph", "GraphAppendingTracer", "GraphModule", "Interpreter", "Match", "Node", "PH", "PHBase", "Proxy", "PythonCode", "TraceError",
+    "Tracer", "TracerBase", "Transformer", "has_side_effect", "immutable_dict", "immutable_list", "map_aggregate", "map_arg", "public_functions",
     "replace_pattern", "symbolic_trace", "wrap",
 ]  # fmt: skip
 

@@ -9,11 +9,12 @@ import keyword
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
 from typing import Any, NamedTuple
 
+from calque.autograd.transform.tree import flatten, unflatten
 from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.text import described
@@ -29,6 +30,25 @@ class PythonCode(NamedTuple):
 
     src: str
     globals: dict[str, Any]
+
+
+class Flat:
+    """Containers among the arguments and results of a function whose graph has their values: `names` of its arguments, their structure and that of
+    the result. It is part of the code, as `tree_flatten_spec` and `tree_unflatten`."""
+
+    def __init__(self, names: Sequence[str], in_spec: Any, out_spec: Any = None) -> None:
+        self.names, self.in_spec, self.out_spec = list(names), in_spec, out_spec
+
+    def values(self, args: Sequence[Any]) -> list[Any]:
+        """What the arguments hold, as the graph takes it."""
+        found, given = flatten(list(args))
+        if given != self.in_spec:
+            raise ArgumentError(f"[forward] expected arguments of the structure that was traced, {self.in_spec!r}, got {given!r}; trace it again")
+        return found
+
+    def result(self, values: Any) -> Any:
+        """The result of the function, of what the graph gives."""
+        return unflatten(list(values), self.out_spec)
 
 
 class Graph:
@@ -50,6 +70,7 @@ class Graph:
         self._names: set[str] = set()
         self._insert: Callable[[Node], None] = self._root.prepend
         self.owning_module, self._tracer_cls = owning_module, tracer_cls
+        self.flat: Flat | None = None
 
     # ------------------------------------------------------------------------------------------------------------ reading
 
@@ -75,7 +96,7 @@ class Graph:
 
     def _name(self, wanted: str) -> str:
         """A name that no other node of the graph has: `relu`, `relu_1`, ..."""
-        base = re.sub(r"\W", "_", wanted) or "_unnamed"
+        base = re.sub(r"\W+", "_", wanted) or "_unnamed"
         if base[0].isdigit():
             base = f"_{base}"
         name, match = base, re.fullmatch(r"(.*)_(\d+)", base)
@@ -95,7 +116,7 @@ class Graph:
             raise DTypeError(f"[{op}] expected args as a tuple and kwargs as a dict, got {described(args)} and {described(kwargs)}")
         if name is None:
             last = target if isinstance(target, str) else getattr(target, "__name__", type(target).__name__)
-            name = "output" if op == "output" else _snake(last.rpartition(".")[2] if op in ("call_function", "call_method") else last.lstrip("*"))
+            name = "output" if op == "output" else _snake(last.rpartition(".")[2] if op in ("call_function", "call_method") else last)
         node = Node(self, self._name(name), op, target, tuple(args or ()), dict(kwargs or {}), type_expr)
         self._insert(node)
         return node
@@ -228,13 +249,19 @@ class Graph:
         lines: list[str] = []
         for node in self.nodes:
             if node.op == "placeholder":
-                target = node.target if node.target.startswith("*") else node.name
+                target = node.target if self.flat is None else node.name
                 given = f" = {_literal(node.args[0], names)}" if node.args else ""
-                arguments.append(target + given)
-                if node.target.startswith("*") and node.target.lstrip("*") != node.name:
-                    lines.append(f"{node.name} = {node.target.lstrip('*')}")
+                arguments.append(target + given)  # under the name that callers know, which may be one that code cannot use
+                if target.lstrip("*") != node.name:
+                    lines.append(f"{node.name} = {target.lstrip('*')}")
             else:
                 lines.append(_line(node, root_module, names))
+        if self.flat is not None:
+            given = ", ".join(self.flat.names)
+            lines.insert(0, f"{', '.join(argument.partition(' =')[0] for argument in arguments)}, = tree_flatten_spec([{given}])")
+            arguments = list(self.flat.names)
+            names["tree_flatten_spec"], names["tree_unflatten"] = self.flat.values, self.flat.result
+            lines[-1] = f"return tree_unflatten({lines[-1].removeprefix('return ')})"
         body = "\n".join(f"    {line}" for line in lines) or "    pass"
         return PythonCode(f"\ndef forward({', '.join(['self', *arguments])}):\n{body}\n", names)
 
@@ -245,11 +272,11 @@ class Graph:
             (node.op, node.target, map_arg(node.args, place.__getitem__), map_arg(node.kwargs, place.__getitem__), node.name, node.type)
             for node in self.nodes
         ]
-        return (_graph_of, (rows, self._tracer_cls))
+        return (_graph_of, (rows, self._tracer_cls, self.flat))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Graph":
         made = Graph(tracer_cls=self._tracer_cls)
-        made._names = set()
+        made._names, made.flat = set(), self.flat
         memo[id(self)] = made
         values: dict[Node, Node] = {}
         result = made.graph_copy(self, values)
@@ -266,9 +293,10 @@ class _Place:
     number: int
 
 
-def _graph_of(rows: list[tuple[Any, ...]], tracer_cls: Any) -> Graph:
+def _graph_of(rows: list[tuple[Any, ...]], tracer_cls: Any, flat: Flat | None = None) -> Graph:
     """The graph of the rows of a pickle."""
     made = Graph(tracer_cls=tracer_cls)
+    made.flat = flat
     nodes: list[Node] = []
 
     def found(a: Any) -> Any:

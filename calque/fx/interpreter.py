@@ -43,13 +43,14 @@ class Interpreter:
     def run(self, *args: Any, initial_env: dict[Node, Any] | None = None, enable_io_processing: bool = True) -> Any:
         """The result for these arguments. initial_env: results of nodes that are not run."""
         self.env = dict(initial_env or {})
-        self.args_iter = iter(args)
+        flat = self.graph.flat if enable_io_processing else None
+        self.args_iter = iter(args if flat is None else flat.values(args))
         left = {node: len(node.users) for node in self.graph.nodes}
         for node in self.graph.nodes:
             if node not in self.env:
                 self.env[node] = self.run_node(node)
             if node.op == "output":
-                return self.env[node]
+                return self.env[node] if flat is None else flat.result(self.env[node])
             for used in node.all_input_nodes if self.garbage_collect_values else ():
                 left[used] -= 1
                 if not left[used]:

@@ -9,19 +9,23 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from types import FunctionType, ModuleType
 from typing import Any
 
+from calque.autograd.transform.tree import LEAF, Container, flatten, mapped
+from calque.base.dtypes import DType
 from calque.base.errors import DTypeError
 from calque.base.text import described, type_name
 from calque.fx.functions import public_functions
-from calque.fx.graph import Graph
+from calque.fx.graph import Flat, Graph
 from calque.fx.module import GraphModule
 from calque.fx.operators import ORDINARY
 from calque.fx.proxy import Proxy, TraceError, TracerBase
 from calque.nn.module import Module
 from calque.nn.modules.container import Sequential
 from calque.nn.parameter import Parameter
+from calque.observe.source import warn_user
 from calque.tensor import Tensor
 
 _WRAPPED: dict[tuple[int, str], tuple[dict[str, Any], str]] = {}  # global names whose calls become nodes, see `wrap`
@@ -217,31 +221,61 @@ class Tracer(TracerBase):
             self.root.register_buffer(name, a, persistent=False) if a._grad_fn is None else setattr(self.root, name, a)
         return self.create_node("get_attr", name, (), {})
 
-    def create_args_for_root(self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any], dict[str, Any]]:
-        """(function, positional arguments, keyword arguments): placeholders for what the function takes."""
-        given = dict(concrete_args or {})
-        parameters = list(inspect.signature(root_fn).parameters.values())
+    def create_args_for_root(self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
+        """(function, positional arguments): placeholders for what the function takes."""
+        parameters = list(inspect.signature(root_fn).parameters.values())[is_module:]
+        given = self._given(concrete_args, parameters)
         args: list[Any] = [self.root] if is_module else []
-        kwargs: dict[str, Any] = {}
-        for p in parameters[1:] if is_module else parameters:
+        for p in sorted(parameters, key=lambda p: _ORDER.index(p.kind)):
             if p.name in given:
-                value = given[p.name]
+                value = self._specialised(p, given[p.name])
             else:
                 star = "*" if p.kind is p.VAR_POSITIONAL else "**" if p.kind is p.VAR_KEYWORD else ""
                 default = () if p.default is p.empty else (p.default,)
-                value = self.create_proxy("placeholder", star + p.name, default, {}, name=p.name)
-            if p.kind is p.KEYWORD_ONLY:
-                kwargs[p.name] = value
-            elif p.kind is p.VAR_POSITIONAL:
-                args.append(_Rest(value))
-            elif p.kind is p.VAR_KEYWORD:
-                kwargs["**"] = value
-            else:
-                args.append(value)
-        return root_fn, args, kwargs
+                value = self.create_proxy("placeholder", star + p.name, default, {})
+            args.append(value)
+        return _all_by_position(root_fn, len(args)), args
 
-    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> Graph:
-        """The graph of a module or function. concrete_args: values of arguments that are no arguments of the result any more."""
+    def _given(self, concrete_args: Any, parameters: list[inspect.Parameter]) -> dict[str, Any]:
+        """The values that arguments are to have, by name. If there are containers among them, the graph takes what these hold."""
+        named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        if isinstance(concrete_args, tuple):
+            if len(concrete_args) != len(named):
+                raise RuntimeError(f"[symbolic_trace] Tracing expected {len(named)} arguments but got {len(concrete_args)} concrete arguments")
+            concrete_args = {p.name: value for p, value in zip(named, concrete_args)}
+        given = dict(concrete_args or {})
+        structures = [flatten(given[p.name])[1] if p.name in given else LEAF for p in parameters]
+        if any(structure is not LEAF for structure in structures):
+            self.graph.flat = Flat([p.name for p in parameters], Container(list, None, tuple(structures)))
+        return given
+
+    def _specialised(self, parameter: inspect.Parameter, given: Any) -> Any:
+        """A value in the place of an argument. The result still takes the argument, and checks that it is that value; `PH` stands for any."""
+        name, numbers = parameter.name, count(1)
+        default = () if parameter.default is parameter.empty else (parameter.default,)
+
+        def one(value: Any) -> Any:
+            out = self.create_proxy("placeholder", f"{name}_{next(numbers)}", default, {})
+            if isinstance(value, PHBase):
+                if value is not PH:
+                    out.node.__dict__.update({key: x for key, x in vars(value).items() if key not in vars(out.node)})
+                return out
+            text = f"{name} has been specialized to have value {value} but got another value"
+            if value is None:
+                self.create_proxy("call_function", _assert_is_none, (out, text), {})
+            elif isinstance(value, (bool, int, float, complex, str, bytes, DType)):
+                self.create_proxy("call_function", _assert, (out == value, text), {})
+            else:
+                warn_user(
+                    f"Was not able to add assertion to guarantee correct input {name} to specialized function. It is up to the user to make sure "
+                    "that your inputs match the inputs you specialized the function with."
+                )
+            return value
+
+        return mapped(one, given)
+
+    def trace(self, root: Any, concrete_args: dict[str, Any] | tuple[Any, ...] | None = None) -> Graph:
+        """The graph of a module or function. concrete_args: values of arguments, which the result checks; a tuple gives one for each argument."""
         is_module = isinstance(root, Module)
         if not is_module and not callable(root):
             raise DTypeError(f"[symbolic_trace] expected a Module or a function, got {type_name(root)}; pass the module itself")
@@ -252,13 +286,11 @@ class Tracer(TracerBase):
         members = [*self.root.named_parameters(remove_duplicate=False), *self.root.named_buffers(remove_duplicate=False)]
         self.tensor_attrs = {value: name for name, value in reversed(members)}
         self._parameters = {}
-        function, args, kwargs = self.create_args_for_root(function, is_module, concrete_args)
-        rest = args.pop().value if args and isinstance(args[-1], _Rest) else ()
-        more = kwargs.pop("**", None)
+        function, args = self.create_args_for_root(function, is_module, concrete_args)
         with self._patched(root):
-            if more is not None:
-                raise NotImplementedError("[symbolic_trace] expected a forward without **kwargs, got one with; name its arguments")
-            result = function(*args, *([rest] if isinstance(rest, Proxy) else rest), **kwargs)
+            result = function(*args)
+        if self.graph.flat is not None:
+            result, self.graph.flat.out_spec = flatten(result)
         self.create_node("output", "output", (self.create_arg(result),), {})
         return self.graph
 
@@ -291,19 +323,49 @@ class Tracer(TracerBase):
             patches.undo()
 
 
-class _Rest:
-    """The proxy of `*args`."""
+class PHBase:
+    """Stands in `concrete_args` for a value that stays an argument. Attributes of an object of a subclass become those of its node."""
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    def __repr__(self) -> str:
+        return "PH"
+
+
+PH = PHBase()
+
+
+def _assert(condition: Any, message: str) -> None:
+    assert condition, message
+
+
+def _assert_is_none(value: Any, message: str) -> None:
+    assert value is None, message
+
+
+_ORDER = (  # of the variables of a function's code
+    inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.VAR_KEYWORD,
+)  # fmt: skip
+
+
+def _all_by_position(function: Any, number: int) -> Any:
+    """The function with its keyword arguments, `*args` and `**kwargs` as ordinary arguments, so that a proxy can be each of the last two."""
+    code = getattr(function, "__code__", None)
+    stars = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    if code is None or not (code.co_kwonlyargcount or code.co_flags & stars):
+        return function
+    plain = code.replace(co_argcount=number, co_posonlyargcount=0, co_kwonlyargcount=0, co_flags=code.co_flags & ~stars)
+    return FunctionType(plain, function.__globals__, function.__name__, None, function.__closure__)
 
 
 def _is_empty(a: Any) -> bool:
     return isinstance(a, (set, frozenset)) and not a
 
 
-def symbolic_trace(root: Any, concrete_args: dict[str, Any] | None = None) -> GraphModule:
+def symbolic_trace(root: Any, concrete_args: dict[str, Any] | tuple[Any, ...] | None = None) -> GraphModule:
     """A module whose code is what `root` does. Control flow that depends on values raises `TraceError`; layers of `torch.nn` are one node each.
+
+    concrete_args: values of arguments that control flow depends on, by name. The result still takes these arguments, and raises if one has another
+    value. Containers of values and `fx.PH` (any value) are taken apart.
 
     >>> import calque
     >>> class Net(calque.nn.Module):

@@ -1,0 +1,3 @@
+"""`torch.fx.passes.infra`: what passes are, and what runs several."""
+
+__all__: list[str] = []
