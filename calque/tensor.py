@@ -589,7 +589,7 @@ def read_number(t: Tensor, reason: str, convert: Callable[[Any], Any]) -> Any:
         return convert(read(t, reason))
     raise_pending()  # `read` without the calls that nothing needs here: a loop waits for its loss, and then for what follows
     read_by_python(state, buffer)
-    return convert(trace.read(t) if trace.eager else strided(buffer.array, view))
+    return convert(trace.read(t, buffer) if trace.eager else strided(buffer.array, view))
 
 
 def upload(values: np.ndarray[Any, Any], dtype: dt.DType, shape: tuple[int, ...] | None = None) -> Tensor:

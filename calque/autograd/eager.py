@@ -210,9 +210,9 @@ class Eager:
         t._cache = (self, flat, found)
         return found
 
-    def read(self, t: Tensor) -> Any:
-        """The values of a tensor that are there, for Python to read."""
-        flat, view = t._storage.buffer.array, t._layout  # type: ignore[union-attr]
+    def read(self, t: Tensor, buffer: Buffer) -> Any:
+        """The values of a tensor that are there, for Python to read. `buffer`: theirs, which the storage lacks if another thread recorded it."""
+        flat, view = buffer.array, t._layout
         single = t._cache is None and view.ndim == 0 and flat.dtype is view.dtype.np and view.offset < len(flat)
         return flat[view.offset] if single else self.array(t)
 

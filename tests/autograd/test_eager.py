@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,23 @@ def test_nothing_is_pending_and_shared_memory_is_read_and_written_where_it_lies(
     shown = z.numpy()
     z[1] = 4.0
     assert shown.tolist() == [1.75, 4.0, 1.75]
+
+
+@pytest.mark.parametrize("look", [lambda x: x.tolist(), lambda x: [v.item() for v in x], lambda x: [float(x[k]) for k in range(3)]])
+def test_values_that_another_thread_has_recorded_are_read(everything: None, look: Any) -> None:
+    made: list[calque.Tensor] = []
+
+    def make() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(settings, "eager", 0)
+            made.append(calque.arange(3.0) + 1)
+
+    other = Thread(target=make)
+    other.start()
+    other.join()
+    assert made[0]._storage.buffer is None
+    calque.zeros(2).tolist()
+    assert local.state.trace.eager and look(made[0]) == [1.0, 2.0, 3.0]
 
 
 def test_results_do_not_share_memory(everything: None) -> None:
