@@ -161,7 +161,7 @@ class NonFiniteError(CalqueError, ArithmeticError, RuntimeError):
 
 
 class IntegerOverflowError(CalqueError, OverflowError):
-    """Integers wrapped around where checked mode forbids it."""
+    """An integer of Python has too many bits, or integers wrapped around where checked mode forbids it."""
 
 
 class DataError(CalqueError, ValueError):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, NotDense, how_to_pass
+from calque.base.errors import ArgumentError, DTypeError, IntegerOverflowError, NotDense, how_to_pass
 from calque.base.text import described, shown, type_name
 from calque.functional.common import (
     Operand,
@@ -104,13 +104,14 @@ COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
 def _in_range(name: str, a: Any, b: Any, dtype: dt.DType) -> tuple[Any, Any, dt.DType]:
-    """An integer beyond the Tensor's type wraps around as PyTorch's does; a comparison with it is made in int64."""
+    """An integer beyond the Tensor's type wraps around as PyTorch's does, if it has no more than 64 bits; a comparison with it is made in int64."""
     low, high = (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.is_signed else (0, (1 << dtype.bits) - 1)
     for x in (a, b):
         if not is_tensor(x) and not low <= x <= high:
-            if name in COMPARISONS:
-                if not -(1 << 63) <= x < 1 << 63:
-                    raise ArgumentError(f"[{name}] expected an integer of 64 bits, got {shown(x)}; int too big to convert")
+            compared = name in COMPARISONS
+            if not -(1 << 63) <= x < (1 << 63 if compared else 1 << 64):
+                raise IntegerOverflowError(f"[{name}] expected an integer of 64 bits, got {shown(x)}; int too big to convert")
+            if compared:
                 return a, b, dt.int64
             if name == "pow" and x is b:
                 if x > high:
