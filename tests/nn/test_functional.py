@@ -217,3 +217,10 @@ def test_an_empty_batch_leaves_running_statistics(shape: tuple[int, ...]) -> Non
     mean, variance = calque.ones(3), calque.full((3,), 2.0)
     assert F.batch_norm(calque.ones(shape), mean, variance, training=True).shape == shape
     assert (mean.tolist(), variance.tolist()) == ([1.0] * 3, [2.0] * 3)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (0, 3, 4), (2, 3, 0)])
+def test_an_empty_batch_gives_gradients_of_zero(shape: tuple[int, ...]) -> None:
+    x, weight, bias = calque.ones(shape, requires_grad=True), calque.ones(3, requires_grad=True), calque.ones(3, requires_grad=True)
+    F.batch_norm(x, None, None, weight, bias, training=True).sum().backward()
+    assert x.grad.shape == shape and weight.grad.tolist() == bias.grad.tolist() == [0.0] * 3

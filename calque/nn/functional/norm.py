@@ -280,6 +280,8 @@ def batch_norm(
             f"[batch_norm] Expected more than 1 value per channel when training, got input size {input._layout.shape!r}; use eval() or a larger batch"
         )
     kernel = _Channels(shape, dims, affine, eps)
+    if not count:
+        kernel.count = 1.0  # sums over no samples, and with them the gradients of the parameters, are 0 and not 0 / 0
     y = kernel("NativeBatchNormBackward0", input, weight, bias)
     if running_mean is not None and count:
         _update_running(kernel.stats, running_mean, running_var, momentum, count)
