@@ -134,7 +134,11 @@ def test_packing() -> None:
     again, lengths = pad_packed_sequence(packed, batch_first=True, padding_value=-1)
     assert again.tolist() == padded.tolist()
     assert lengths.tolist() == [2, 4, 1]
-    assert [t.tolist() for t in unpad_sequence(padded, lengths, batch_first=True)] == [t.tolist() for t in parts]
+    unpadded = unpad_sequence(padded, lengths, batch_first=True)
+    assert [t.tolist() for t in unpadded] == [t.tolist() for t in parts]
+    unpadded[0].zero_()
+    assert padded[0].tolist() == [20, 21, -1, -1], "they are copies, as PyTorch's"
+    assert [t.stride() for t in unpad_sequence(calque.zeros(3, 2, 4), calque.tensor([2, 3]))] == [(4, 1)] * 2
     assert pack_sequence(sorted(parts, key=lambda t: -len(t))).data.tolist() == packed.data.tolist()
     with pytest.raises(ArgumentError, match="must be sorted in decreasing order"):
         pack_padded_sequence(padded, [2, 4, 1], batch_first=True)

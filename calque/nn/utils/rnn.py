@@ -11,6 +11,7 @@ import numpy as np
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
+from calque.base.layout import contiguous_format
 from calque.base.text import shown
 from calque.functional.common import is_tensor, prim, require_dims
 from calque.nn.functional.rows import choose
@@ -187,11 +188,12 @@ def pad_sequence(sequences: Sequence[Tensor], batch_first: bool = False, padding
 
 
 def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = False) -> list[Tensor]:
-    """The sequences of a padded tensor."""
+    """The sequences of a padded tensor, in memory of their own."""
     require_dims("unpad_sequence", padded_sequences, 2)
     if not batch_first:
         padded_sequences = T.transpose(padded_sequences, 0, 1)
-    return [T.narrow(T.select(padded_sequences, 0, i), 0, 0, int(n)) for i, n in enumerate(_numbers(lengths))]
+    parts = [T.narrow(T.select(padded_sequences, 0, i), 0, 0, int(n)) for i, n in enumerate(_numbers(lengths))]
+    return [T.clone(part, memory_format=contiguous_format) for part in parts]
 
 
 def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> PackedSequence:
