@@ -27,6 +27,15 @@ def test_results_are_written(call: object, expected: list[float]) -> None:
     assert out.tolist() == expected and view.tolist() == expected[:2]
 
 
+def test_softmax_is_written_in_its_own_dtype() -> None:
+    rows = calque.full((2, 6), -1.0)
+    for function, expected in ((calque.softmax, 0.5), (calque.log_softmax, -0.6931472)):
+        assert function(calque.zeros(2, 2), 0, out=(out := rows[:, ::3])) is out
+        assert rows[:, ::3].flatten().tolist() == pytest.approx([expected] * 4) and rows[:, 1::3].sum().item() == -4.0
+        with pytest.raises(RuntimeError, match="float64"):
+            function(calque.zeros(2, 2), 0, out=calque.empty(2, 2, dtype=calque.float64))
+
+
 def test_several_results() -> None:
     values, places = calque.empty(0), calque.empty(0, dtype=calque.int64)
     found = calque.max(calque.tensor([[1.0, 3.0], [2.0, 0.0]]), 1, out=(values, places))
