@@ -27,6 +27,7 @@ def calls(T: Any) -> dict[str, tuple[Callable[[], Any], int]]:
         x[3, 1] = 0.5
 
     index, some_rows, normal, keys = T.tensor([3, 50, 7]), T.rand(3, 4), T.nn.LayerNorm(64), T.rand(1, 4, 1, 37)
+    codes, w = T.tensor([3, 1, 2], dtype=T.int32), T.rand(8, requires_grad=True)
     picked, wide, one_row = x[mask], T.rand(16, 64), T.rand(1, 1, 64)
 
     def put_mask() -> None:
@@ -34,6 +35,9 @@ def calls(T: Any) -> dict[str, tuple[Callable[[], Any], int]]:
 
     def put_rows() -> None:
         x[index] = some_rows
+
+    def put_slice() -> None:
+        x[1:3] = some_rows[:2]
 
     def without_gradient(function: Callable[[Any], Any], value: Any) -> Callable[[], Any]:
         def call() -> Any:
@@ -51,6 +55,8 @@ def calls(T: Any) -> dict[str, tuple[Callable[[], Any], int]]:
         "tensor([1.0, 2.0, 3.0])": (lambda: T.tensor([1.0, 2.0, 3.0]), 3000),
         "zeros(3)": (lambda: T.zeros(3), 3000),
         "rand(3)": (lambda: T.rand(3), 3000),
+        "randn(3)": (lambda: T.randn(3), 3000),
+        "randint(0, 8, (32,))": (lambda: T.randint(0, 8, (32,)), 3000),
         "stack of 10": (lambda: T.stack(rows), 3000),
         "cat of 10": (lambda: T.cat(rows), 3000),
         "x[2, 1]": (lambda: x[2, 1], 3000),
@@ -65,6 +71,11 @@ def calls(T: Any) -> dict[str, tuple[Callable[[], Any], int]]:
         "gelu of 64": (lambda: T.nn.functional.gelu(one_row), 3000),
         "softplus of 64": (lambda: T.nn.functional.softplus(one_row), 3000),
         "x.add_(0.0)": (lambda: x.add_(0.0), 3000),
+        "x.fill_(0.5)": (lambda: x.fill_(0.5), 3000),
+        "x[1:3] = y": (put_slice, 3000),
+        "index + 1": (lambda: index + 1, 3000),
+        "int32 == 3": (lambda: codes == 3, 3000),
+        "grad of (w * w).sum()": (lambda: T.autograd.grad((w * w).sum(), w), 2000),
         "x > 0.5": (lambda: x > 0.5, 3000),
         "points[None] - points[:, None]": (lambda: points[None] - points[:, None], 1000),
         "x.max(1)": (lambda: x.max(1), 3000),
