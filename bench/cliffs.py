@@ -1,5 +1,5 @@
-"""Programs that do not repeat (`unrepeated.py`, `sequences.py`) or read in the middle of a step (`reading.py`): PyTorch eager and Calque take
-turns, each in a process of its own.
+"""Programs that do not repeat (`unrepeated.py`, `sequences.py`), read in the middle of a step (`reading.py`) or are no networks (`numerics.py`):
+PyTorch eager and Calque take turns, each in a process of its own.
 
     python bench/cliffs.py [--only "TreeLSTM;boolean masks"] [--threads 2] [--empty] [--warm 60 --measured 40]
 
@@ -39,13 +39,19 @@ def resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+def all_cases() -> dict[str, Any]:
+    """By name. The folder of this file is on the path."""
+    import numerics
+    import reading
+    import sequences
+    import unrepeated
+
+    return {**unrepeated.CASES, **sequences.CASES, **reading.CASES, **numerics.CASES}
+
+
 def worker(framework: str, name: str, threads: int, root: str) -> None:
     """Answer each number on standard input with the seconds of that turn, by the Calque of a tree."""
     sys.path[:0] = [str(HERE), root]
-    from reading import CASES as READING
-    from sequences import CASES as SEQUENCES
-    from unrepeated import CASES
-
     if framework == "torch":
         import torch as T
 
@@ -55,7 +61,7 @@ def worker(framework: str, name: str, threads: int, root: str) -> None:
 
         T.set_num_threads(threads)
     T.manual_seed(0)
-    turn = (CASES | SEQUENCES | READING)[name].make(T)
+    turn = all_cases()[name].make(T)
     for line in sys.stdin:
         start = time.perf_counter()
         value = turn(int(line))
@@ -158,14 +164,10 @@ def main() -> None:
         worker(options.worker, options.only, options.threads, options.root)
         return
     sys.path[:0] = [str(HERE)]
-    from reading import CASES as READING
-    from sequences import CASES as SEQUENCES
-    from unrepeated import CASES
-
     other = bool(options.tree)
     print("| program | Calque ms | PyTorch ms | PyTorch / Calque | bar | first turn | Calque s | compiled | MiB |" + " here / other |" * other)
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|" + "---:|" * other)
-    cases = CASES | SEQUENCES | READING
+    cases = all_cases()
     for name in options.only.split(";") if options.only else cases:
         given = {key: value for key in ("warm", "measured") if (value := getattr(options, key)) is not None}
         case = dataclasses.replace(cases[name], **given)

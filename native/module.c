@@ -1,7 +1,7 @@
 /* `calque._hot`: what is done for every operation, and the same every time, without Python's frames. `calque/native/README.md` says which file
    holds what. Each function has a twin in Python that does the same and is used where this module is not there. */
 #define CALQUE_MAIN
-#define INTERFACE 3 /* as in `calque/base/native.py`: another number for every change of what Python and this module hand to each other */
+#define INTERFACE 4 /* as in `calque/base/native.py`: another number for every change of what Python and this module hand to each other */
 #include "kernels.h"
 #include "eager.h"
 
@@ -66,7 +66,7 @@ static PyMethodDef methods[] = {
     FAST("made", eager_made, "made(trace, value, view, fresh): a tensor of what a routine gave."),
     FAST("over", array_over, "over(owner, array, dtype, count): a flat array over the memory of another one, which `owner` keeps alive."),
     FAST("number", read_element, "number(t, reason): the only element of a tensor, or None where Python is to read it."),
-    FAST("written", write_at_once, "written(t, value): whether a tensor or a number was written into the tensor; else nothing has happened."),
+    FAST("write_at_once", write_at_once, "write_at_once(t, value): whether a tensor or a number was written into the tensor; else nothing has happened."),
     FAST("basic_key", index_key, "basic_key(items, read): a hashable form of an index, or None if a view is not made by it."),
     FAST("instructed", run_superinstruction, "instructed(table, function, operands): what the function gives, or None where Python is to compute it."),
     FAST("arithmetic", arithmetic, "arithmetic(values, steps, guards, results, hashed): the results, the guard that does not hold, or None."),

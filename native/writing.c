@@ -119,7 +119,7 @@ static int write_value(PyObject *state, PyObject *t, PyObject *value) {
 
 static inline bool needs(PyObject *t) { return AT(t, Tensor.at._requires_grad) == Py_True; }
 
-/* written(t, value): whether it was written into the tensor; else nothing has happened. */
+/* write_at_once(t, value): whether it was written into the tensor; else nothing has happened. */
 PyObject *write_at_once(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
     if (count != 2 || silent == NULL || known.local == NULL || !is_tensor(args[0])) Py_RETURN_FALSE;

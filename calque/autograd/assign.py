@@ -44,7 +44,7 @@ def _zeros(view: Layout) -> Tensor:
 
 def assign(t: Tensor, value: Tensor) -> Tensor:
     """In-place write of `value` (same shape, dtype and device) into `t`, with PyTorch's autograd rules. Returns `t`."""
-    if written(t, value):
+    if write_at_once(t, value):
         return t
     state = local.state
     if value._layout.device is not t._layout.device:
@@ -76,12 +76,12 @@ def assign(t: Tensor, value: Tensor) -> Tensor:
     return t
 
 
-def _unwritten(t: Tensor, value: Any) -> bool:
+def _by_python(t: Tensor, value: Any) -> bool:
     """What the compiled module says where it is not there."""
     return False
 
 
-written: Callable[[Tensor, Any], bool] = _unwritten if hot is None else hot.written
+write_at_once: Callable[[Tensor, Any], bool] = _by_python if hot is None else hot.write_at_once
 """Whether `value`, a tensor of the same shape and type or a number, was written into `t`, where operations are computed at once and nothing is
 unusual. Else nothing has happened, and what follows here does it."""
 
@@ -97,7 +97,7 @@ def put(t: Tensor, values: Any) -> None:
 def put_number(t: Tensor, value: Any) -> bool:
     """Write a number that the dtype of `t` holds, if that is all there is to do; else False."""
     state, view, base = local.state, t._layout, t._base
-    if written(t, value):
+    if write_at_once(t, value):
         return True
     if not state.trace.eager or view.device is not CPU or t._requires_grad or (base is not None and base._requires_grad):
         return False

@@ -317,9 +317,9 @@ def fills(shape: Shape, strides: Shape) -> bool:
     return True
 
 
-def ordered_strides(shape: Shape, *operands: Shape) -> Shape:
-    """Strides of a new block of memory that runs through the dimensions as the operands do, the first first. `operands`: strides of each over the
-    whole shape, 0 where it is broadcast.
+def loop_dims(shape: Shape, operands: Sequence[Shape]) -> list[int]:
+    """The dimensions in the order in which PyTorch's loops run through them, the innermost first. `operands`: strides of each over the whole shape, 0
+    where it is broadcast; the first decides first.
 
     Source: PyTorch, `TensorIteratorBase::reorder_dimensions`: an insertion sort, as strides of 0 tell nothing.
     """
@@ -334,7 +334,7 @@ def ordered_strides(shape: Shape, *operands: Shape) -> Shape:
                     return 1
         return 0
 
-    dims = list(range(len(shape)))[::-1]  # innermost first
+    dims = list(range(len(shape)))[::-1]
     for k in range(1, len(dims)):
         at = k
         for before in range(k - 1, -1, -1):
@@ -344,8 +344,13 @@ def ordered_strides(shape: Shape, *operands: Shape) -> Shape:
                 at = before
             elif found < 0:
                 break
+    return dims
+
+
+def ordered_strides(shape: Shape, *operands: Shape) -> Shape:
+    """Strides of a new block of memory that runs through the dimensions as the operands do, see `loop_dims`."""
     result, step = [0] * len(shape), 1
-    for d in dims:
+    for d in loop_dims(shape, operands):
         result[d] = step
         step *= max(shape[d], 1)
     return tuple(result)

@@ -6,7 +6,7 @@ from math import prod
 from types import NoneType
 from typing import Any
 
-from calque.autograd.assign import assign, written
+from calque.autograd.assign import assign, write_at_once
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.errors import AutogradError, OverlapError, ShapeError
@@ -34,7 +34,7 @@ def copy_(input: Tensor, other: Operand, non_blocking: bool = False) -> Tensor:
     tensor([[1., 2.],
             [1., 2.]])
     """
-    if written(input, other):
+    if write_at_once(input, other):
         return input
     if not is_tensor(other):
         require_operands("copy_", other)
@@ -103,7 +103,7 @@ def fill_(input: Tensor, value: Any) -> Tensor:
     >>> calque.zeros(3).fill_(2)
     tensor([2., 2., 2.])
     """
-    if not is_tensor(value) and written(input, value):
+    if not is_tensor(value) and write_at_once(input, value):
         return input
     target = input if is_tensor(value) else _shown_once(input)
     filled_with = filling(target, value, "fill_")
@@ -119,7 +119,7 @@ def fill_(input: Tensor, value: Any) -> Tensor:
 @public()
 def zero_(input: Tensor) -> Tensor:
     """Every element set to zero."""
-    if written(input, 0):
+    if write_at_once(input, 0):
         return input
     target = _shown_once(input)
     zeros = prim("full", (0.0 if input._layout.dtype is not dt.bool_ else False, input._layout.dtype), tuple(target._layout.shape))

@@ -13,6 +13,7 @@ from typing import Any
 from calque.base import dtypes as dt
 from calque.base.errors import OverlapError
 from calque.base.layout import dense_layout
+from calque.base.shapes import loop_dims
 from calque.functional.common import is_tensor, prim
 from calque.functional.indexing import fitted, put_values, set_item
 from calque.functional.selection import gather, index_put_
@@ -43,32 +44,10 @@ def loop_order(input: Tensor, operands: tuple[Any, ...]) -> list[int]:
     tensor before the others; of two with the same distance the longer one is further out."""
     shape = tuple(input._layout.shape)
     strides = [input._layout.strides, *(expand(x, shape)._layout.strides for x in operands if is_tensor(x))]
-
-    def swapped(inner: int, outer: int) -> int:
-        for steps in strides:
-            a, b = steps[inner], steps[outer]
-            if not a or not b:
-                continue
-            if a != b:
-                return 1 if a > b else -1
-            if shape[inner] > shape[outer]:
-                return 1
-        return 0
-
-    found = list(reversed(range(len(shape))))  # the innermost first
-    for start in range(1, len(found)):
-        moving = start
-        for at in range(start - 1, -1, -1):
-            how = swapped(found[at], found[moving])
-            if how > 0:
-                found[at], found[moving] = found[moving], found[at]
-                moving = at
-            elif how < 0:
-                break
-    return found[::-1]
+    return loop_dims(shape, strides)[::-1]
 
 
-def write_over(input: Tensor, value: Tensor) -> Tensor:
+def _replaced(input: Tensor, value: Tensor) -> Tensor:
     """Every element replaced by one of `value`."""
     order = loop_order(input, (value,))
     flat, places = memory(input)
@@ -187,7 +166,7 @@ def again(error: OverlapError, name: str, function: Callable[..., Any], form: Ca
     if error.expanded:
         _warned(name)
     if name == "copy_":
-        return write_over(input, arguments[1])
+        return _replaced(input, arguments[1])
     if name == "index_put_":
         return put_at(input, *arguments[1:])
     if name not in PLACED:

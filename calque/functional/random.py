@@ -1,4 +1,4 @@
-"""Random tensors, drawn from the streams of `streams.py`."""
+"""Random tensors, drawn from the streams of `generators.py`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from calque.ops.opdef import no_complex
 from calque.ops.random import random_bits_ref
 from calque.tensor import Tensor, read
 
-Number = tuple[int, dt.DType]  # as an operand
+_Word = tuple[int, dt.DType]  # a number of 64 bits as an operand
 
 # ------------------------------------------------------------------------------------------------------- distributions
 
@@ -45,7 +45,7 @@ def _drawn(law: Callable[..., Tensor], generator: Generator | None, shape: Shape
     return found
 
 
-def _uniform_of(seed_: Number, offset: Number, shape: Shape, dtype: dt.DType) -> Tensor:
+def _uniform_of(seed_: _Word, offset: _Word, shape: Shape, dtype: dt.DType) -> Tensor:
     digits = dtype.digits
     work = dt.float64 if dtype is dt.float64 else dt.float32
     word = prim("random_bits", seed_, offset, shape)
@@ -62,7 +62,7 @@ def uniform(shape: Shape, dtype: dt.DType, generator: Generator | None) -> Tenso
     return _drawn(_uniform_of, generator, shape, dtype)
 
 
-def _gaussian_of(seed_: Number, offset: Number, shape: Shape, dtype: dt.DType) -> Tensor:
+def _gaussian_of(seed_: _Word, offset: _Word, shape: Shape, dtype: dt.DType) -> Tensor:
     work = dt.float64 if dtype is dt.float64 else dt.float32
     word = prim("random_bits", seed_, offset, shape)
     digits = 32 if work is dt.float64 else 24
@@ -143,7 +143,7 @@ def integers(low: int, high: int, shape: Shape, dtype: dt.DType, generator: Gene
     return _drawn(_integers_of, generator, shape, dtype, low, high - low)
 
 
-def _integers_of(seed_: Number, offset: Number, shape: Shape, dtype: dt.DType, low: int, span: int) -> Tensor:
+def _integers_of(seed_: _Word, offset: _Word, shape: Shape, dtype: dt.DType, low: int, span: int) -> Tensor:
     word = prim("random_bits", seed_, offset, shape)
     if span <= 1 << 31:
         upper = prim("bitwise_and", prim("shift_right", word, (32, dt.int64)), ((1 << 32) - 1, dt.int64))

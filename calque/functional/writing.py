@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from calque.autograd.assign import assign, check_in_place, written
+from calque.autograd.assign import assign, check_in_place, write_at_once
 from calque.base.errors import DTypeError, OverlapError, ShapeError
 from calque.base.shapes import overlaps
 from calque.functional.blame import NOTHING, answer, answering, signed
@@ -60,7 +60,7 @@ def check_target(name: str, target: Tensor) -> None:
 
 def write_back(name: str, target: Tensor, value: Tensor) -> Tensor:
     """Store the result of an operation in its first operand, with PyTorch's rules on dtype, shape and overlapping memory."""
-    if written(target, value):
+    if write_at_once(target, value):
         return target
     view, new = target._layout, value._layout
     if new.dtype is not view.dtype:

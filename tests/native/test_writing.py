@@ -68,7 +68,7 @@ def test_a_write_is_what_the_twin_writes(dtype: Any, seen: str, other: str, valu
         found = _outcome(*given_)
     with pytest.MonkeyPatch.context() as patch:
         for module in (assign, writing, inplace):
-            patch.setattr(module, "written", assign._unwritten)
+            patch.setattr(module, "write_at_once", assign._by_python)
         wanted = _outcome(*given_)
     assert repr(found) == repr(wanted)
 
@@ -98,8 +98,8 @@ def test_what_has_a_history_or_is_shared_is_written_by_the_twin() -> None:
     x = calque.zeros(3)
     w = calque.ones(3, requires_grad=True)
     array = x.numpy()
-    assert not hot.written(x, w)
-    assert not hot.written(x, calque.ones(3)), "NumPy sees this memory"
+    assert not hot.write_at_once(x, w)
+    assert not hot.write_at_once(x, calque.ones(3)), "NumPy sees this memory"
     with pytest.raises(RuntimeError, match="leaf Variable"):
         w.fill_(0.0)
     with pytest.raises(RuntimeError, match="leaf Variable"):
