@@ -191,6 +191,13 @@ bool possible(PyObject *state) {
         && AT(settings, Settings.at.eager) != known.zero && PyDict_GetItemWithError(tracing, active_name) == Py_None;
 }
 
+/* Have a check look at a tensor that has just been made, if it may be the code of one; false: an error. */
+bool may_be_code(PyObject *trace, PyObject *t) {
+    PyObject *layout = AT(t, Tensor.at._layout), *descr = AT(AT(layout, Layout.at.dtype), DType.at.np);
+    if (PyTuple_GET_SIZE(AT(layout, Layout.at.shape)) > 0 || !PyArray_DescrCheck(descr) || ((PyArray_Descr *)descr)->type_num != NPY_LONG) return true;
+    return PyObject_SetAttr(trace, last_name, t) == 0;
+}
+
 /* Run a step. Operands that are no tensors are numbers. */
 static PyObject *compute(PyObject *state, PyObject *op, PyObject *step, PyObject *const *operands, Py_ssize_t count) {
     PyObject *object = AT(step, kernel_at);
@@ -221,8 +228,7 @@ static PyObject *compute(PyObject *state, PyObject *op, PyObject *step, PyObject
         return PyErr_NoMemory();
     }
     PyObject *t = tensor_over(flat, kernel->memory, kernel->layout);
-    if (t != NULL && kernel->out_ndim == 0 && kernel->out_type == NPY_LONG) /* a check may look at it */
-        if (PyObject_SetAttr(AT(state, State.at.trace), last_name, t) < 0) Py_CLEAR(t);
+    if (t != NULL && kernel->out_ndim == 0 && kernel->out_type == NPY_LONG && !may_be_code(AT(state, State.at.trace), t)) Py_CLEAR(t);
     if (t != NULL && wanted && AT(state, State.at.grad) == Py_True) {
         PyObject *edge = edge_of(state, step, kernel);
         bool ok = edge != NULL && attach(t, edge, op, operands, count);
@@ -273,11 +279,13 @@ PyObject *eager_record(PyObject *state, PyObject *op, PyObject *operands, PyObje
 
 /* ------------------------------------------------------------------------------------------- between handles and arrays of NumPy */
 
-PyObject *shown(PyArrayObject *flat, PyObject *layout) {
+PyObject *shown(PyArrayObject *flat, PyObject *layout) { return shown_from(flat, layout, PyLong_AsSsize_t(AT(layout, Layout.at.offset))); }
+
+PyObject *shown_from(PyArrayObject *flat, PyObject *layout, npy_intp first) {
     PyObject *shape = AT(layout, Layout.at.shape), *strides = AT(layout, Layout.at.strides);
     Py_ssize_t ndim = PyTuple_GET_SIZE(shape), size = PyArray_ITEMSIZE(flat);
     PyArray_Descr *descr = PyArray_DESCR(flat);
-    npy_intp dims[NPY_MAXDIMS], steps[NPY_MAXDIMS], offset = PyLong_AsSsize_t(AT(layout, Layout.at.offset)) * size;
+    npy_intp dims[NPY_MAXDIMS], steps[NPY_MAXDIMS], offset = first * size;
     if ((PyObject *)descr != AT(AT(layout, Layout.at.dtype), DType.at.np) || descr->type_num >= NPY_NTYPES_LEGACY || ndim > NPY_MAXDIMS) return NULL;
     for (Py_ssize_t d = 0; d < ndim; d++) {
         dims[d] = PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, d));

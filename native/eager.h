@@ -16,6 +16,9 @@ PyObject *eager_record(PyObject *state, PyObject *op, PyObject *operands, PyObje
 bool possible(PyObject *state);
 PyObject *origin_of(PyObject *t); /* the layout of a tensor without its offset, of which steps know nothing */
 PyObject *tensor_over(PyObject *flat, PyObject *memory, PyObject *layout); /* a tensor over a flat array, which it takes over */
+bool may_be_code(PyObject *trace, PyObject *t);
+PyObject *set_instructed(PyObject *module, PyObject *args);
+PyObject *tell_call(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *run_superinstruction(PyObject *module, PyObject *const *args, Py_ssize_t count);
 bool user_site(PyCodeObject **code, int *position);
 

@@ -16,7 +16,7 @@
 #define SLOTS_FUNCTION(X) X(backward) X(label) X(outputs) X(where) X(context)
 #define SLOTS_EDGE(X) X(next) X(parent) X(op) X(layout) X(boundary) X(formula) X(gradients)
 #define SLOTS_TRACE(X) X(cur) X(n) X(storages) X(scalars)
-#define SLOTS_STATE(X) X(trace) X(grad) X(applied) X(device) X(started) X(capture) X(waiting)
+#define SLOTS_STATE(X) X(trace) X(grad) X(applied) X(device) X(started) X(capture) X(waiting) X(autocast)
 #define SLOTS_SETTINGS(X) X(eager) X(checked) X(deterministic) X(sync)
 #define SLOTS_OP(X) X(vjp) X(save_table) X(ordered) X(attrs)
 #define SLOTS_DTYPE(X) X(category) X(np)

@@ -50,6 +50,7 @@ extern PyTypeObject Kernel_Type;
 bool run_kernel(Kernel *kernel, char **pointers, char *out);
 PyArrayObject *memory_of(PyObject *t); /* of a tensor's storage, or NULL */
 bool number_at(PyObject *number, int type, char *where);
+PyObject *shown_from(PyArrayObject *flat, PyObject *layout, npy_intp first); /* beginning at another element than the layout says */
 PyObject *shown(PyArrayObject *flat, PyObject *layout); /* a view of memory under a layout; NULL without an error where types differ or there is nothing */
 PyObject *set_blas(PyObject *module, PyObject *args);
 PyObject *draw_bits(PyObject *module, PyObject *args);

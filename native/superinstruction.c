@@ -2,35 +2,73 @@
    the other. What lies between operands and results is memory alone, without storages and handles. */
 #include "kernels.h"
 #include "eager.h"
+#include <math.h>
 
-#define MOST_OPERANDS 8
-#define MOST_MEMBERS 24
+#define MOST_OPERANDS 16
+#define MOST_MEMBERS 48
+#define MOST_RESULTS 8
+#define MOST_KEY 64
 
-/* One step. `from`: where an operand comes from, an operand of the function or, behind those, the result of a step; -1: it is always the same number.
-   `offset`: of the operand in that memory, in elements. Operands of the function that are numbers are (number, dtype), as everywhere. */
-typedef struct { Kernel *kernel; int from[MOST_INPUTS]; npy_intp offset[MOST_INPUTS]; double number[MOST_INPUTS]; } Member;
+/* Where an operand of a step comes from: an operand of the function or, behind those, the result of a step; -1: it is always the same number, which a
+   kernel has as `number` and a routine as `value`. `offset`: of the operand in that memory, in elements; `layout`: how a routine sees it. Operands of the
+   function that are numbers are (number, dtype), as everywhere. */
+typedef struct { int from; npy_intp offset; double number; PyObject *value, *layout; } Source;
+
+/* One step: by a kernel; by a routine, a function of arrays; or by `kept`, an array that is always the same. Or none: the elements of its operand, side by
+   side, lie between `low` and `high`, else Python is to compute. `floating`: see `Buffer`. */
+typedef struct { Kernel *kernel; PyObject *routine, *memory, *kept; int check, floating, inputs; Source *sources; double low, high; } Member;
 typedef struct { int from; PyObject *layout; } Result;
-typedef struct { PyObject_HEAD int operands, members, results; Member member[MOST_MEMBERS]; Result result[MOST_OPERANDS]; } Superinstruction;
+
+/* `make`: what makes of the results what the function gives; None: it is one tensor. */
+typedef struct { PyObject_HEAD int operands, members, results; PyObject *make; Member *member; Result result[MOST_RESULTS]; } Superinstruction;
+
+/* -------------------------------------------------------------------------------------------------------------- what is told once */
+
+static bool read_source(Superinstruction *whole, Member *member, int k, PyObject *x) {
+    Source *source = &member->sources[k];
+    source->from = -1;
+    if (PyTuple_CheckExact(x) && PyTuple_GET_SIZE(x) == 3) {
+        if (!PyArg_ParseTuple(x, "inO!", &source->from, &source->offset, Layout.type, &source->layout)) return false;
+        Py_INCREF(source->layout);
+        if (source->from >= 0 && source->from < whole->operands + whole->members) return true;
+        PyErr_SetString(PyExc_IndexError, "an operand comes later");
+        return false;
+    }
+    source->value = Py_NewRef(x);
+    if (member->kernel == NULL || number_at(x, member->kernel->types[k], (char *)&source->number)) return true;
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a number is not of the kernel's type");
+    return false;
+}
 
 static bool read_member(Superinstruction *whole, PyObject *item) {
-    PyObject *kernel, *operands;
-    if (!PyArg_ParseTuple(item, "O!O!", &Kernel_Type, &kernel, &PyTuple_Type, &operands)) return false;
+    PyObject *how, *operands, *memory;
+    int check, floating;
+    if (!PyArg_ParseTuple(item, "OO!O!pp", &how, &PyTuple_Type, &operands, Layout.type, &memory, &check, &floating)) return false;
     Member *member = &whole->member[whole->members];
-    if (PyTuple_GET_SIZE(operands) != ((Kernel *)kernel)->inputs) { PyErr_SetString(PyExc_ValueError, "a kernel has another number of operands"); return false; }
-    for (int k = 0; k < ((Kernel *)kernel)->inputs; k++) {
-        PyObject *x = PyTuple_GET_ITEM(operands, k);
-        member->from[k] = -1;
-        if (!PyTuple_CheckExact(x)) {
-            if (number_at(x, ((Kernel *)kernel)->types[k], (char *)&member->number[k])) continue;
-            if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a number is not of the kernel's type");
-            return false;
-        }
-        if (!PyArg_ParseTuple(x, "in", &member->from[k], &member->offset[k])) return false;
-        if (member->from[k] < 0 || member->from[k] >= whole->operands + whole->members) { PyErr_SetString(PyExc_IndexError, "an operand comes later"); return false; }
+    member->memory = Py_NewRef(memory);
+    member->check = check;
+    member->floating = floating;
+    whole->members++; /* from here on `super_destroy` knows it */
+    if (Py_IS_TYPE(how, &Kernel_Type))
+        member->kernel = (Kernel *)Py_NewRef(how);
+    else if (PyArray_CheckExact(how) && PyArray_NDIM((PyArrayObject *)how) == 1)
+        member->kept = Py_NewRef(how);
+    else if (PyTuple_CheckExact(how)) {
+        if (!PyArg_ParseTuple(how, "dd", &member->low, &member->high)) return false;
+    } else
+        member->routine = Py_NewRef(how);
+    int count = (int)PyTuple_GET_SIZE(operands);
+    member->sources = PyMem_Calloc(count + 1, sizeof(Source));
+    if (member->sources == NULL) { PyErr_NoMemory(); return false; }
+    if (count > MOST_OPERANDS || (member->kernel != NULL && count != member->kernel->inputs)) {
+        PyErr_SetString(PyExc_ValueError, "a step has another number of operands");
+        return false;
     }
-    member->kernel = (Kernel *)Py_NewRef(kernel);
+    whole->members--; /* a step has no operand that is itself */
+    bool ok = true;
+    for (member->inputs = 0; ok && member->inputs < count; member->inputs++) ok = read_source(whole, member, member->inputs, PyTuple_GET_ITEM(operands, member->inputs));
     whole->members++;
-    return true;
+    return ok;
 }
 
 static bool read_result(Superinstruction *whole, PyObject *item) {
@@ -43,20 +81,23 @@ static bool read_result(Superinstruction *whole, PyObject *item) {
     return true;
 }
 
-/* Superinstruction(operands, members, results): (kernel, ((from, offset) or number, ..)) for each step, (from, layout) for each result. */
+/* Superinstruction(operands, members, results, make): (kernel, routine, array or (low, high); (from, offset, layout) or number, ..; layout of the memory; whether it is the
+   code of a check; whether its buffer is floating) for each step, (from, layout) for each result. */
 static PyObject *super_create(PyTypeObject *type, PyObject *args, PyObject *names) {
     (void)names;
     int operands;
-    PyObject *members, *results;
-    if (!PyArg_ParseTuple(args, "iO!O!", &operands, &PyTuple_Type, &members, &PyTuple_Type, &results)) return NULL;
-    if (operands < 0 || operands > MOST_OPERANDS || PyTuple_GET_SIZE(members) > MOST_MEMBERS || PyTuple_GET_SIZE(results) > MOST_OPERANDS) {
+    PyObject *members, *results, *make;
+    if (!PyArg_ParseTuple(args, "iO!O!O", &operands, &PyTuple_Type, &members, &PyTuple_Type, &results, &make)) return NULL;
+    if (operands < 0 || operands > MOST_OPERANDS || PyTuple_GET_SIZE(members) > MOST_MEMBERS || PyTuple_GET_SIZE(results) > MOST_RESULTS) {
         PyErr_SetString(PyExc_ValueError, "more steps than there is room for");
         return NULL;
     }
     Superinstruction *whole = (Superinstruction *)type->tp_alloc(type, 0);
     if (whole == NULL) return NULL;
     whole->operands = operands;
-    bool ok = true;
+    whole->make = Py_NewRef(make);
+    whole->member = PyMem_Calloc(PyTuple_GET_SIZE(members) + 1, sizeof(Member));
+    bool ok = whole->member != NULL || PyErr_NoMemory() != NULL;
     for (Py_ssize_t k = 0; ok && k < PyTuple_GET_SIZE(members); k++) ok = read_member(whole, PyTuple_GET_ITEM(members, k));
     for (Py_ssize_t k = 0; ok && k < PyTuple_GET_SIZE(results); k++) ok = read_result(whole, PyTuple_GET_ITEM(results, k));
     if (!ok) Py_CLEAR(whole);
@@ -65,8 +106,21 @@ static PyObject *super_create(PyTypeObject *type, PyObject *args, PyObject *name
 
 static void super_destroy(PyObject *self) {
     Superinstruction *whole = (Superinstruction *)self;
-    for (int k = 0; k < whole->members; k++) Py_DECREF(whole->member[k].kernel);
+    for (int k = 0; k < whole->members; k++) {
+        Member *member = &whole->member[k];
+        Py_XDECREF(member->kernel);
+        Py_XDECREF(member->routine);
+        Py_XDECREF(member->kept);
+        Py_XDECREF(member->memory);
+        for (int j = 0; j < member->inputs; j++) {
+            Py_XDECREF(member->sources[j].value);
+            Py_XDECREF(member->sources[j].layout);
+        }
+        PyMem_Free(member->sources);
+    }
+    PyMem_Free(whole->member);
     for (int k = 0; k < whole->results; k++) Py_DECREF(whole->result[k].layout);
+    Py_XDECREF(whole->make);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -80,86 +134,255 @@ PyTypeObject Superinstruction_Type = {
     .tp_dealloc = super_destroy,
 };
 
-/* A tuple of the results; NULL without an error where Python is to compute. `arrays`: the memory of all operands and steps. */
-static PyObject *run(Superinstruction *whole, PyObject *operands, PyArrayObject **arrays) {
-    npy_intp start[MOST_OPERANDS + MOST_MEMBERS] = {0};
-    PyObject *storages[MOST_MEMBERS] = {NULL}, *found = NULL;
+/* ---------------------------------------------------------------------------------------------------------------------- one run */
+
+/* What a run has of the operands and steps: their memory, and where an operand begins in it. */
+typedef struct { PyObject *operands[MOST_OPERANDS]; PyArrayObject *arrays[MOST_OPERANDS + MOST_MEMBERS]; npy_intp start[MOST_OPERANDS + MOST_MEMBERS]; } Run;
+
+static PyArrayObject *by_kernel(Superinstruction *whole, Member *member, Run *run) {
+    Kernel *kernel = member->kernel;
+    char *pointers[MOST_INPUTS + 1];
+    double numbers[MOST_INPUTS];
+    for (int j = 0; j < kernel->inputs; j++) {
+        Source *source = &member->sources[j];
+        int from = source->from;
+        if (from < 0) { pointers[j] = (char *)&source->number; continue; }
+        PyArrayObject *array = run->arrays[from];
+        if (from < whole->operands && PyTuple_CheckExact(run->operands[from])) {
+            pointers[j] = (char *)&numbers[j];
+            if (!number_at(PyTuple_GET_ITEM(run->operands[from], 0), kernel->types[j], pointers[j])) return NULL;
+        } else if (array == NULL || PyArray_TYPE(array) != kernel->types[j])
+            return NULL;
+        else
+            pointers[j] = PyArray_BYTES(array) + (run->start[from] + source->offset) * PyArray_ITEMSIZE(array);
+    }
+    PyArrayObject *made = (PyArrayObject *)PyArray_SimpleNew(1, &kernel->numel, kernel->out_type);
+    if (made != NULL && !run_kernel(kernel, pointers, PyArray_BYTES(made))) { Py_CLEAR(made); PyErr_NoMemory(); }
+    return made;
+}
+
+/* Flat memory of its own with the values that a routine gave, as `Eager.made`. */
+static PyArrayObject *flat_of(PyObject *value, PyObject *memory) {
+    PyArray_Descr *descr = (PyArray_Descr *)AT(AT(memory, Layout.at.dtype), DType.at.np);
+    npy_intp numel = PyLong_AsSsize_t(AT(memory, Layout.at.numel));
+    if (!PyArray_CheckExact(value) || PyArray_DESCR((PyArrayObject *)value) != descr || !PyArray_IS_C_CONTIGUOUS((PyArrayObject *)value)
+        || !PyArray_CHKFLAGS((PyArrayObject *)value, NPY_ARRAY_OWNDATA) || Py_REFCNT(value) > 1) { /* somebody else's memory, or not as it has to lie */
+        Py_INCREF(descr);
+        PyObject *copy = PyArray_FromAny(value, descr, 0, 0, NPY_ARRAY_CARRAY | NPY_ARRAY_ENSURECOPY | NPY_ARRAY_ENSUREARRAY, NULL);
+        Py_DECREF(value);
+        if ((value = copy) == NULL) return NULL;
+    }
+    if (PyArray_SIZE((PyArrayObject *)value) != numel) { Py_DECREF(value); return NULL; }
+    if (PyArray_NDIM((PyArrayObject *)value) == 1) return (PyArrayObject *)value;
+    Py_INCREF(descr);
+    PyObject *flat = PyArray_NewFromDescr(&PyArray_Type, descr, 1, &numel, NULL, PyArray_DATA((PyArrayObject *)value), NPY_ARRAY_CARRAY, NULL);
+    if (flat == NULL || PyArray_SetBaseObject((PyArrayObject *)flat, value) < 0) Py_CLEAR(flat);
+    return (PyArrayObject *)flat;
+}
+
+static PyArrayObject *by_routine(Superinstruction *whole, Member *member, Run *run, PyObject *quietly) {
+    PyObject *args[MOST_OPERANDS + 1] = {member->routine}, *value = NULL;
+    bool ok = true;
+    for (int j = 0; ok && j < member->inputs; j++) {
+        Source *source = &member->sources[j];
+        int from = source->from;
+        if (from < 0)
+            args[1 + j] = Py_NewRef(source->value);
+        else if (from < whole->operands && PyTuple_CheckExact(run->operands[from]))
+            args[1 + j] = Py_NewRef(PyTuple_GET_ITEM(run->operands[from], 0));
+        else
+            args[1 + j] = run->arrays[from] == NULL ? NULL : shown_from(run->arrays[from], source->layout, run->start[from] + source->offset);
+        ok = args[1 + j] != NULL;
+    }
+    if (ok) value = PyObject_Vectorcall(quietly, args, member->inputs + 1, NULL);
+    for (int j = 0; j < member->inputs; j++) Py_XDECREF(args[1 + j]);
+    return value == NULL ? NULL : flat_of(value, member->memory);
+}
+
+#define ALL_WITHIN(Type) \
+    for (npy_intp k = 0; k < count; k++) \
+        if (((Type *)first)[k] < low || ((Type *)first)[k] > high) return false; \
+    return true;
+
+/* Whether all elements of a member's operand lie within its bounds, or are NaN. */
+static bool within(Member *member, Run *run) {
+    Source *source = &member->sources[0];
+    PyArrayObject *array = member->inputs == 1 && source->from >= 0 ? run->arrays[source->from] : NULL;
+    if (array == NULL) return false;
+    double low = member->low, high = member->high;
+    char *first = PyArray_BYTES(array) + (run->start[source->from] + source->offset) * PyArray_ITEMSIZE(array);
+    npy_intp count = PyLong_AsSsize_t(AT(source->layout, Layout.at.numel));
+    switch (PyArray_TYPE(array)) {
+        case NPY_LONG: ALL_WITHIN(npy_int64)
+        case NPY_INT: ALL_WITHIN(npy_int32)
+        case NPY_UBYTE: ALL_WITHIN(npy_uint8)
+        case NPY_FLOAT: ALL_WITHIN(float)
+        case NPY_DOUBLE: ALL_WITHIN(double)
+        default: return false;
+    }
+}
+
+static PyArrayObject *copied(PyArrayObject *array) { return (PyArrayObject *)PyArray_NewCopy(array, NPY_CORDER); }
+
+/* All steps; false, with an error or without, where Python is to compute. */
+static bool run_steps(Superinstruction *whole, Run *run, PyObject *quietly) {
     for (int k = 0; k < whole->operands; k++) {
-        PyObject *x = PyTuple_GET_ITEM(operands, k);
-        if (x == Py_None || PyTuple_CheckExact(x)) continue;
-        if ((arrays[k] = memory_of(x)) == NULL) return NULL;
-        start[k] = PyLong_AsSsize_t(AT(AT(x, Tensor.at._layout), Layout.at.offset));
+        PyObject *x = run->operands[k];
+        if (PyTuple_CheckExact(x)) continue;
+        if ((run->arrays[k] = memory_of(x)) == NULL) return false;
+        run->start[k] = PyLong_AsSsize_t(AT(AT(x, Tensor.at._layout), Layout.at.offset));
     }
     for (int k = 0; k < whole->members; k++) {
         Member *member = &whole->member[k];
-        Kernel *kernel = member->kernel;
-        char *pointers[MOST_INPUTS + 1];
-        double numbers[MOST_INPUTS];
-        for (int j = 0; j < kernel->inputs; j++) {
-            int from = member->from[j];
-            PyArrayObject *array = from < 0 ? NULL : arrays[from];
-            PyObject *x = from >= 0 && from < whole->operands ? PyTuple_GET_ITEM(operands, from) : Py_None;
-            if (from < 0)
-                pointers[j] = (char *)&member->number[j];
-            else if (PyTuple_CheckExact(x)) {
-                pointers[j] = (char *)&numbers[j];
-                if (!number_at(PyTuple_GET_ITEM(x, 0), kernel->types[j], pointers[j])) { PyErr_Clear(); return NULL; }
-            } else if (array == NULL || PyArray_TYPE(array) != kernel->types[j])
-                return NULL;
-            else
-                pointers[j] = PyArray_BYTES(array) + (start[from] + member->offset[j]) * PyArray_ITEMSIZE(array);
+        if (member->kernel == NULL && member->kept == NULL && member->routine == NULL) {
+            if (!within(member, run)) return false;
+            continue;
         }
-        PyArrayObject *made = (PyArrayObject *)PyArray_SimpleNew(1, &kernel->numel, kernel->out_type);
-        arrays[whole->operands + k] = made;
-        if (made == NULL) return NULL;
-        if (!run_kernel(kernel, pointers, PyArray_BYTES(made))) return PyErr_NoMemory();
+        PyArrayObject *made = member->kernel != NULL ? by_kernel(whole, member, run)
+            : member->kept != NULL                   ? (PyArrayObject *)Py_NewRef(member->kept)
+                                                     : by_routine(whole, member, run, quietly);
+        run->arrays[whole->operands + k] = made;
+        if (made == NULL || (member->check && *(npy_int64 *)PyArray_DATA(made) != -1)) return false; /* Python says what is wrong */
     }
-    found = PyTuple_New(whole->results);
+    return true;
+}
+
+static PyObject *results_of(Superinstruction *whole, Run *run, PyObject *trace) {
+    PyObject *storages[MOST_MEMBERS] = {NULL}, *found = PyTuple_New(whole->results);
     for (int k = 0; found != NULL && k < whole->results; k++) {
         int from = whole->result[k].from - whole->operands;
+        Member *member = &whole->member[from];
+        PyObject *t;
         if (storages[from] == NULL) {
-            PyObject *t = tensor_over(Py_NewRef(arrays[whole->operands + from]), whole->member[from].kernel->memory, whole->result[k].layout);
-            if (t == NULL) { Py_CLEAR(found); break; }
-            storages[from] = AT(t, Tensor.at._storage);
-            PyTuple_SET_ITEM(found, k, t);
-        } else {
-            PyObject *t = new_tensor(Py_NewRef(storages[from]), whole->result[k].layout);
-            if (t == NULL) { Py_CLEAR(found); break; }
-            PyTuple_SET_ITEM(found, k, t);
-        }
+            PyArrayObject *flat = run->arrays[whole->operands + from];
+            t = tensor_over(member->kept != NULL ? (PyObject *)copied(flat) : Py_NewRef(flat), member->memory, whole->result[k].layout);
+            if (t != NULL) storages[from] = AT(t, Tensor.at._storage);
+            if (t != NULL && member->floating) replace(AT(storages[from], Storage.at.buffer), Buffer.at.floating, Py_NewRef(Py_True));
+        } else
+            t = new_tensor(Py_NewRef(storages[from]), whole->result[k].layout);
+        if (t == NULL) { Py_CLEAR(found); break; }
+        PyTuple_SET_ITEM(found, k, t);
     }
+    if (found == NULL || whole->make == (PyObject *)&PyTuple_Type) return found;
+    PyObject *out = whole->make == Py_None ? Py_NewRef(PyTuple_GET_ITEM(found, 0)) : PyObject_CallOneArg(whole->make, found);
+    Py_DECREF(found);
+    if (out != NULL && whole->make == Py_None && !may_be_code(trace, out)) Py_CLEAR(out);
+    return out;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------ calls */
+
+/* What tells a call from others: the function, the layouts of tensors, and everything else by its value. `count`: -1, as soon as something is not known to
+   stay the same, or there is too much of it. */
+typedef struct { PyObject *part[MOST_KEY], *operand[MOST_OPERANDS]; int count, operands; bool wanted; } Call;
+
+static PyObject *sizes, *constants, *types, *default_name, *quietly_name;
+
+/* set_instructed(classes of sizes, classes of what is told by its value, names of the module `dtypes`) */
+PyObject *set_instructed(PyObject *module, PyObject *args) {
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOO!", &sizes, &constants, &PyDict_Type, &types)) return NULL;
+    Py_INCREF(args); /* keeps all */
+    default_name = PyUnicode_InternFromString("_default_float");
+    quietly_name = PyUnicode_InternFromString("quietly");
+    Py_RETURN_NONE;
+}
+
+static void add(Call *call, PyObject *part) {
+    if (call->count >= MOST_KEY || part == NULL) call->count = -1;
+    if (call->count >= 0) call->part[call->count++] = part;
+}
+
+static void look_at(Call *call, PyObject *x) {
+    if (call->count < 0) return;
+    bool pair = PyTuple_CheckExact(x) && PyTuple_GET_SIZE(x) == 2 && Py_IS_TYPE(PyTuple_GET_ITEM(x, 1), DType.type);
+    if (x == Py_None || PySet_Contains(constants, (PyObject *)Py_TYPE(x)) == 1)
+        add(call, x);
+    else if (pair || is_tensor(x)) {
+        if (call->operands == MOST_OPERANDS) { call->count = -1; return; }
+        call->operand[call->operands++] = x;
+        add(call, pair ? (PyObject *)&PyTuple_Type : (PyObject *)Tensor.type);
+        add(call, pair ? PyTuple_GET_ITEM(x, 1) : origin_of(x));
+        call->wanted = call->wanted || (!pair && AT(x, Tensor.at._requires_grad) != Py_False);
+    } else if (PyBool_Check(x) || (PyFloat_CheckExact(x) && !isnan(PyFloat_AS_DOUBLE(x)) && !(PyFloat_AS_DOUBLE(x) == 0.0 && signbit(PyFloat_AS_DOUBLE(x))))) {
+        add(call, (PyObject *)Py_TYPE(x)); /* they equal integers, and zeros of both signs each other */
+        add(call, x);
+    } else if (PyTuple_CheckExact(x) || PyList_CheckExact(x) || PySet_Contains(sizes, (PyObject *)Py_TYPE(x)) == 1) {
+        add(call, (PyObject *)Py_TYPE(x));
+        for (Py_ssize_t k = 0; k < PySequence_Fast_GET_SIZE(x); k++) look_at(call, PySequence_Fast_GET_ITEM(x, k));
+        add(call, Py_Ellipsis);
+    } else
+        call->count = -1;
+}
+
+/* The key of a call, or NULL: with an error, or as it is none that may be computed by steps that are known. */
+static PyObject *key_of(Call *call, PyObject *const *args, PyObject *state) {
+    call->count = call->operands = 0;
+    call->wanted = false;
+    add(call, args[0]);
+    add(call, PyDict_GetItemWithError(types, default_name));
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(args[1]); k++) look_at(call, PyTuple_GET_ITEM(args[1], k));
+    PyObject *name, *value;
+    for (Py_ssize_t at = 0; PyDict_Next(args[2], &at, &name, &value);) {
+        add(call, Py_Ellipsis);
+        add(call, name);
+        look_at(call, value);
+    }
+    if (call->count < 0 || (call->wanted && AT(state, State.at.grad) == Py_True)) return NULL;
+    PyObject *key = PyTuple_New(call->count);
+    for (int k = 0; key != NULL && k < call->count; k++) PyTuple_SET_ITEM(key, k, Py_NewRef(call->part[k]));
+    return key;
+}
+
+/* Whether calls are computed by steps at all. */
+static bool at_once(PyObject *state) {
+    return types != NULL && Py_IS_TYPE(AT(state, State.at.trace), eager_type) && AT(state, State.at.autocast) == Py_None && possible(state);
+}
+
+/* told(function, args, keywords): (key, tensors and numbers in the order in which steps have them), or None if Python is to compute it. */
+PyObject *tell_call(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    PyObject *state = count == 3 && types != NULL ? current_state() : NULL, *found = NULL;
+    if (state == NULL) return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    Call call;
+    PyObject *key = key_of(&call, args, state), *operands = key == NULL ? NULL : PyTuple_New(call.operands);
+    for (int k = 0; operands != NULL && k < call.operands; k++) PyTuple_SET_ITEM(operands, k, Py_NewRef(call.operand[k]));
+    if (operands != NULL) found = PyTuple_Pack(2, key, operands);
+    Py_XDECREF(key);
+    Py_XDECREF(operands);
+    Py_DECREF(state);
+    return found != NULL || PyErr_Occurred() ? found : Py_NewRef(Py_None);
+}
+
+/* What the function gives by its steps; NULL, with an error or without, where Python is to compute it. */
+static PyObject *computed(Superinstruction *whole, Call *call, PyObject *trace) {
+    if (call->operands != whole->operands) return NULL;
+    PyObject *quietly = PyObject_GetAttr(trace, quietly_name), *found = NULL;
+    Run run = {0};
+    memcpy(run.operands, call->operand, sizeof(PyObject *) * call->operands);
+    if (quietly != NULL && run_steps(whole, &run, quietly)) found = results_of(whole, &run, trace);
+    Py_XDECREF(quietly);
+    for (int k = 0; k < whole->members; k++) Py_XDECREF(run.arrays[whole->operands + k]);
+    if (found == NULL && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear(); /* Python says what is wrong, where it is */
     return found;
 }
 
-/* instructed(table, function, operands): what the function (or whatever tells it from others) gives, or None where Python is to compute it. */
+/* instructed(table, function, args, keywords): what the function gives; None where Python is to compute it; False if nobody knows yet which steps it takes. */
 PyObject *run_superinstruction(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
-    PyObject *operands = count == 3 ? args[2] : NULL, *found = NULL;
-    if (operands == NULL || !PyTuple_CheckExact(operands) || PyTuple_GET_SIZE(operands) > MOST_OPERANDS) Py_RETURN_NONE;
+    if (count != 4 || known.local == NULL) Py_RETURN_NONE;
     PyObject *state = current_state(); /* first of all: sizes that an export looks at are not to be asked for their hash */
-    bool ok = state != NULL && Py_IS_TYPE(AT(state, State.at.trace), eager_type) && possible(state);
-    Py_XDECREF(state);
-    PyObject *key = ok ? PyTuple_New(1 + PyTuple_GET_SIZE(operands)) : NULL;
-    if (key == NULL) {
-        if (PyErr_Occurred()) return NULL;
-        Py_RETURN_NONE;
+    if (state == NULL) return NULL;
+    PyObject *trace = AT(state, State.at.trace), *found = NULL;
+    Call call;
+    PyObject *key = at_once(state) ? key_of(&call, args + 1, state) : NULL;
+    if (key != NULL) {
+        PyObject *whole = Py_XNewRef(PyDict_GetItemWithError(args[0], key));
+        if (whole != NULL && Py_IS_TYPE(whole, &Superinstruction_Type)) found = computed((Superinstruction *)whole, &call, trace);
+        else if (whole != Py_False && !PyErr_Occurred()) found = Py_NewRef(Py_False);
+        Py_XDECREF(whole);
+        Py_DECREF(key);
     }
-    PyTuple_SET_ITEM(key, 0, Py_NewRef(args[1]));
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(operands); k++) {
-        PyObject *x = PyTuple_GET_ITEM(operands, k);
-        bool number = PyTuple_CheckExact(x) && PyTuple_GET_SIZE(x) == 2;
-        ok = ok && (x == Py_None || number || is_tensor(x));
-        PyTuple_SET_ITEM(key, 1 + k, Py_NewRef(number ? PyTuple_GET_ITEM(x, 1) : ok && x != Py_None ? origin_of(x) : Py_None));
-    }
-    PyObject *whole = ok ? Py_XNewRef(PyDict_GetItemWithError(args[0], key)) : NULL;
-    Py_DECREF(key);
-    if (whole != NULL && Py_IS_TYPE(whole, &Superinstruction_Type)) {
-        Superinstruction *steps = (Superinstruction *)whole;
-        PyArrayObject *arrays[MOST_OPERANDS + MOST_MEMBERS] = {NULL};
-        found = run(steps, operands, arrays);
-        for (int k = 0; k < steps->members; k++) Py_XDECREF(arrays[steps->operands + k]);
-    }
-    Py_XDECREF(whole);
-    if (found == NULL && !PyErr_Occurred()) Py_RETURN_NONE;
-    return found;
+    Py_DECREF(state);
+    return found != NULL || PyErr_Occurred() ? found : Py_NewRef(Py_None);
 }

@@ -1,88 +1,240 @@
 """Library functions that are computed at once, as one superinstruction of the compiled module.
 
 Where small operations are computed where they are written (`eager.py`), what is left of a function like a softmax are the frames of Python between
-its operations, and handles that nobody sees. So a function that lasts and comes again with operands of the same layouts is watched: which steps it
-takes follows from these layouts alone. From then on `native/superinstruction.c` runs the steps' kernels one after the other, and makes handles of the
-results only. Values are the same, bit for bit.
+its operations, and handles that nobody sees. So a function that lasts and comes again with operands of the same layouts, and otherwise the same
+arguments, is watched: which steps it takes follows from these alone. From then on `native/superinstruction.c` runs the steps one after the other, and
+makes handles of the results only. Values are the same, bit for bit.
 
 Source of the idea: Ertl and Gregg, "The Structure and Performance of Efficient Interpreters" (2003), section 6.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from calque.autograd.eager import Eager, step_of
+import numpy as np
+
+from calque.autograd.eager import Eager, Step, step_of
+from calque.backend.ref.interpret import number_as_array
+from calque.base import dtypes
 from calque.base.cache import Cache
+from calque.base.device import Device
+from calque.base.dtypes import DType
 from calque.base.layout import Layout
 from calque.base.native import hot
+from calque.base.shapes import Size
+from calque.observe import source
 from calque.ops.opdef import OpDef
-from calque.record.recorder import local
-from calque.tensor import Tensor
+from calque.record.recorder import Storage, local
+from calque.tensor import Tensor, wrap
 
-Function = Callable[..., Any]  # of tensors, numbers as (number, dtype), or None, for a tuple of tensors, or one
-_known = Cache("library functions computed at once", 2500, 1 / 256)
-"""(function, layouts of operands) -> its superinstruction; True: it was seen once; False: it has none."""
+Function = TypeVar("Function", bound=Callable[..., Any])
+Source = tuple[int, int, Layout] | Any
+"""Where an operand of a step comes from: (number of an operand or, behind those, of a step; offset there; how it is seen), or a number."""
+KEPT = 1 << 12  # bytes of a value that is always the same and is kept, not computed again
+_BOUNDED = (dtypes.int64, dtypes.int32, dtypes.uint8, dtypes.float32, dtypes.float64)
+MEMBER = 200  # bytes of a step in a superinstruction, roughly
+_known = Cache("library functions computed at once", 1500, 1 / 256)
+"""(function, default dtype, layouts of tensors, other arguments) -> its superinstruction; True: it was seen once; False: it has none."""
+
+instructed: Any = None if hot is None else hot.instructed
+if hot is not None:
+    hot.set_instructed({Size}, {int, str, DType, Device}, vars(dtypes))
 
 
-def _layout_of(x: Any) -> Any:
-    """What the steps depend on of an operand: its layout, or the dtype of a number."""
-    return None if x is None else x[1] if x.__class__ is tuple else x._layout.origin or x._layout
+class _Member:
+    """A step that was watched. `how`: the kernel, the routine, a flat array with the value that it always has, or the bounds within which the
+    elements of its operand are. `check`: it is the code of a check. `floating`: its buffer is, see there."""
+
+    __slots__ = ("how", "sources", "memory", "check", "floating")
+
+    def __init__(self, how: Any, sources: tuple[Source, ...], memory: Layout) -> None:
+        self.how, self.sources, self.memory, self.check, self.floating = how, sources, memory, False, False
 
 
 class _Watched(Eager):
-    """Computes a function as `Eager` does, and notes its steps. `steady`: whether they are all there is to it."""
+    """Computes a function as `Eager` does, and notes its steps. `steady`: whether they are all there is to it. Until it is not, no storage shows its
+    value to anybody but the steps, as if all were only recorded: whoever reads one, or decides by one, has to ask for it here."""
 
     def __init__(self, eager: Eager, operands: tuple[Any, ...]) -> None:
         super().__init__()
         self.loose = eager.loose
-        self.members: list[tuple[Any, tuple[Any, ...]]] = []
+        self.members: list[_Member] = []
         self.operands = operands
-        self.handles: list[Tensor] = []
-        tensors = {k: x for k, x in enumerate(operands) if isinstance(x, Tensor)}
-        floating = all(x._layout.dtype.category == 2 for x in tensors.values())  # what integers become depends on the default dtype as well
-        # By id of a storage: the number of the operand or, behind those, of the result that lies there, and where that begins.
-        self.place = {id(x._storage): (k, x._layout.offset) for k, x in tensors.items()}
-        self.steady = floating and len(self.place) == len(tensors)
+        self.handles = [x for x in operands if isinstance(x, Tensor)]  # keep the storages, whose numbers nobody else gets
+        # By id of a storage: the number of the operand or, behind those, of the step whose result lies there, and where that begins.
+        self.place = {id(x._storage): (k, x._layout.offset) for k, x in enumerate(operands) if isinstance(x, Tensor)}
         self.numbers = {id(x): k for k, x in enumerate(operands) if x.__class__ is tuple}
+        self.steady, self.warned, self.inside = True, source.warned, False
+        self.values: dict[int, Any] = {}  # id of a storage -> its buffer, while it is hidden
+        for t in self.handles:
+            self._hide(t._storage)
+
+    def _hide(self, storage: Storage) -> None:
+        if self.steady and storage.buffer is not None:
+            self.values[id(storage)], storage.buffer = storage.buffer, None
+
+    def show(self) -> None:
+        """Let all values be seen again."""
+        for t in self.handles:
+            t._storage.buffer = t._storage.buffer or self.values.get(id(t._storage))
+        self.values.clear()
+
+    def unsteady(self) -> None:
+        """Something else than steps has happened, or will."""
+        self.steady = False
+        self.show()
+
+    def array(self, t: Tensor) -> np.ndarray[Any, Any]:
+        """As `Eager.array`."""
+        if not self.inside:
+            self.unsteady()
+        return super().array(t)
+
+    def made(self, value: Any, view: Layout, fresh: bool) -> Tensor:
+        """As `Eager.made`."""
+        if not self.inside:
+            self.unsteady()
+        return super().made(value, view, fresh)
+
+    def _computed(self, function: Callable[..., Any], *given: Any) -> Any:
+        """A step of `Eager`, for which all values are there."""
+        self.show()
+        self.inside = True
+        try:
+            return function(self, *given)
+        finally:
+            self.inside = False
+            if local.state.trace is not self:
+                self.unsteady()
+
+    def _hidden(self) -> None:
+        for t in self.handles:
+            self._hide(t._storage)
 
     def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Tensor:
         """As `Eager.record`."""
-        t = super().record(op, operands, attrs, row_major)
-        shown = tuple([x[1] if x.__class__ is tuple else x._layout.origin or x._layout for x in operands])
-        step = step_of(op, shown, attrs, row_major)
-        sources = [self._number(x) if x.__class__ is tuple else self._source(x) for x in operands]
-        always = op.kind == "random" and any(x.__class__ is not tuple for x in sources)  # the same numbers at each call
-        if step.kernel is None or step.large or always or None in sources:
-            self.steady = False
-        self.members.append((step.kernel, tuple(sources)))
-        self.place[id(t._storage)] = len(self.operands) + len(self.handles), 0
-        self.handles.append(t)  # keeps the storage, whose number nobody else gets
+        t: Tensor = self._computed(Eager.record, op, operands, attrs, row_major)
+        if self.steady:
+            shown = tuple([x[1] if x.__class__ is tuple else x._layout.origin or x._layout for x in operands])
+            step = step_of(op, shown, attrs, row_major)
+            sources = tuple([self._number(x, step) if x.__class__ is tuple else self._source(x) for x in operands])
+            if None in sources or step.large or (step.kernel is None and not _plain(step)):
+                self.unsteady()
+            self._made(t, _Member(step.kernel or step.function, sources, step.memory), op.kind != "random")
         return t
 
-    def _number(self, x: tuple[Any, Any]) -> Any:
+    def uploaded(self, values: Any, view: Layout) -> Tensor:
+        """As `Eager.uploaded`: what is no operand follows from the arguments."""
+        t: Tensor = self._computed(Eager.uploaded, values, view)
+        if self.steady:
+            self._made(t, _Member(None, (), view), True)
+        return t
+
+    def check(self, slot: int, make_error: Callable[[int], Exception]) -> None:
+        """As `Eager.check`."""
+        place = self._source(self.last)
+        if place is None or place[0] < len(self.operands) or place[1]:
+            self.unsteady()
+        elif self.steady:
+            self.members[place[0] - len(self.operands)].check = True
+        self._computed(Eager.check, slot, make_error)
+        self._hidden()
+
+    def all_within(self, t: Tensor, low: float, high: float) -> bool:
+        """As `Eager.all_within`; whether they do at a later call is looked at there."""
+        place, view = self._source(t), t._layout
+        if not self.steady or place is None or view.dtype not in _BOUNDED or not view.dense:
+            return False
+        values = self._computed(Eager.array, t)
+        self._hidden()
+        if not bool(((values >= low) & (values <= high) | (values != values)).all()):
+            return False
+        self.members.append(_Member((low, high), (place,), view))
+        self.members[-1].check = True
+        self.handles.append(t)
+        return True
+
+    def _made(self, t: Tensor, member: _Member, same: bool) -> None:
+        """`same`: the step gives the same again if its operands are the same."""
+        fixed = [x.__class__ is not tuple or (x[0] >= len(self.operands) and self._kept(x[0])) for x in member.sources]
+        if all(fixed):
+            if not same:
+                self.unsteady()
+            elif t._layout.nbytes <= KEPT and t._storage.layout is member.memory:
+                member.how, member.sources = self.whole(t._storage).ravel().copy(), ()
+        member.floating = t._storage.buffer is not None and t._storage.buffer.floating
+        if member.how is None or not member.memory.numel:
+            self.unsteady()
+        self.place[id(t._storage)] = len(self.operands) + len(self.members), 0
+        self.members.append(member)
+        self.handles.append(t)
+        self._hidden()
+
+    def _kept(self, place: int) -> bool:
+        return self.members[place - len(self.operands)].how.__class__ is np.ndarray
+
+    def _number(self, x: tuple[Any, Any], step: Step) -> Source:
         """The place of an operand that is a number, or the number that a step always has."""
         place = self.numbers.get(id(x))
-        return x[0] if place is None else (place, 0)
+        if place is not None:
+            return (place, 0, step.value) if step.kernel is not None or step.numbers else None
+        return x[0] if step.kernel is not None or step.numbers else number_as_array(*x)
 
-    def _source(self, x: Tensor) -> tuple[int, int] | None:
+    def _source(self, x: Tensor | None) -> tuple[int, int, Layout] | None:
+        if x is None:
+            return None
         place, begins = self.place.get(id(x._storage), (-1, 0))
-        return None if place < 0 else (place, x._layout.offset - begins)
+        return None if place < 0 else (place, x._layout.offset - begins, x._layout)
 
-    def results(self, values: tuple[Any, ...]) -> tuple[tuple[int, Layout], ...] | None:
-        """Where the results come from; None if one of them is no result of a step."""
-        found = []
-        for t in values:
-            source = self._source(t) if isinstance(t, Tensor) else None
-            if source is None or source[0] < len(self.operands):
-                return None
-            found.append((source[0], t._layout))
-        return tuple(found)
+    def superinstruction(self, found: Any) -> Any:
+        """Of the steps that make what the function gave, or are codes of checks; False if something else is to it."""
+        values = found if isinstance(found, (tuple, list)) else (found,)
+        make = None if values is not found else getattr(values, "_make", values.__class__)
+        ends = [self._source(t) if t.__class__ is Tensor and _as_made(t) else None for t in values]
+        if not self.steady or source.warned != self.warned or any(end is None or end[0] < len(self.operands) for end in ends):
+            return False
+        return self._of_steps(ends, make)
+
+    def _of_steps(self, ends: list[Any], make: Any) -> Any:
+        first = len(self.operands)
+        needed = {end[0] for end in ends} | {first + k for k, member in enumerate(self.members) if member.check}
+        for k in reversed(range(len(self.members))):
+            if first + k in needed:
+                needed.update(x[0] for x in self.members[k].sources if x.__class__ is tuple)
+        numbers = {place: place for place in range(first)}
+        members = []
+        for k, member in enumerate(self.members):
+            if first + k in needed:
+                sources = tuple([(numbers[x[0]], x[1], x[2]) if x.__class__ is tuple else x for x in member.sources])
+                members.append((member.how, sources, member.memory, member.check, member.floating))
+                numbers[first + k] = len(numbers)
+        try:
+            made = hot.Superinstruction(first, tuple(members), tuple([(numbers[end[0]], end[2]) for end in ends]), make)
+        except (ValueError, TypeError):  # there are too many steps, or a number is none that its kernel takes
+            return False
+        return made, MEMBER * len(members) + sum(member[0].nbytes for member in members if member[0].__class__ is np.ndarray)
 
     def forget(self) -> None:
         """Let all tensors go: they remember who computed them."""
-        self.operands, self.handles = (), []
+        self.show()
+        self.operands, self.handles, self.members = (), [], []
+
+
+def _as_made(t: Tensor) -> bool:
+    """Whether a tensor has nothing but a place in memory."""
+    return not t._requires_grad and t._grad_fn is None and not t._hooks
+
+
+def _plain(step: Step) -> bool:
+    """Whether a step without a kernel is a function of arrays that the compiled module makes."""
+    if step.order is not None or step.saved or step.layout is not step.memory:
+        return False
+    inputs = [x for x in step.inputs if isinstance(x, Layout)]
+    kinds = [step.memory.dtype, *[x.dtype if isinstance(x, Layout) else x for x in step.inputs]]
+    return all(kind.np.isbuiltin == 1 and not kind.hosted for kind in kinds) and all(x.numel for x in inputs)
 
 
 def _unknown(name: str) -> Any:
@@ -90,62 +242,81 @@ def _unknown(name: str) -> Any:
     method = getattr(Eager, name)
 
     def apply(self: _Watched, *given: Any) -> Any:
-        self.steady = False
+        self.unsteady()
         return method(self, *given)
 
     return apply
 
 
-for _name in ("read", "uploaded", "parts", "total", "gradients", "seen", "write", "put", "twin", "check", "materialise"):
+for _name in ("read", "parts", "total", "gradients", "seen", "write", "put", "twin", "materialise"):
     setattr(_Watched, _name, _unknown(_name))
 
 
-def _values(function: Function, operands: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...]:
-    found = function(*operands, *given)
-    return found if found.__class__ is tuple else (found,)
+def computed(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    """`function(*args, **keywords)`. The function lasts; it changes nothing, and what it does follows from the layouts of the tensors and the values
+    of all else among its arguments. A number as (number, dtype) is an operand like a tensor, of which the function may use the pair alone."""
+    if instructed is None:
+        return function(*args, **keywords)
+    found = instructed(_known, function, args, keywords)
+    if found is None:
+        return function(*args, **keywords)
+    return _seldom(function, args, keywords) if found is False else found
 
 
-def computes() -> bool:
-    """Whether operations are computed at once and nothing asks for gradients: then functions without a formula of their own are steps alone, too."""
-    state = local.state
-    return not state.grad and bool(state.trace.eager)
+def superinstruction(function: Function) -> Function:
+    """A library function that is `computed` wherever it is called."""
+    if instructed is None:
+        return function
+
+    @functools.wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        found = instructed(_known, function, args, keywords)
+        if found is None:
+            return function(*args, **keywords)
+        return _seldom(function, args, keywords) if found is False else found
+
+    return call  # type: ignore[return-value]
 
 
-def computed(function: Function, operands: tuple[Any, ...], given: tuple[Any, ...] = ()) -> tuple[Any, ...]:
-    """The values of `function(*operands, *given)`, where operations are computed at once. The function lasts, and decides nothing by the values of
-    its operands. `given`: whatever else it depends on, which has a hash."""
-    if hot is None:
-        return _values(function, operands, given)
-    found: tuple[Any, ...] | None = hot.instructed(_known, (function, given) if given else function, operands)
-    return _seldom(function, operands, given) if found is None else found
-
-
-def _seldom(function: Function, operands: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same step by step; watched when the layouts come again."""
-    trace = local.state.trace
-    if trace.__class__ is not Eager:
-        return _values(function, operands, given)
-    key = (function, given) if given else function, *[_layout_of(x) for x in operands]
-    known = _known.get(key)
-    if known is not True:
-        if known is None:
-            _known.keep(key, True)
-        return _values(function, operands, given)
-    watched = local.state.trace = _Watched(trace, operands)
+def _seldom(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """The same step by step; watched when the call comes again."""
+    trace, told = local.state.trace, hot.told(function, args, keywords)
+    if told is None or trace.__class__ is not Eager or any(isinstance(x, Tensor) and x._storage.buffer is None for x in told[1]):
+        return function(*args, **keywords)
+    key, _ = told
+    if _known.get(key) is None:
+        _known.keep(key, True)
+        return function(*args, **keywords)
+    shadows: list[Any] = []
+    mine = _shadowed(args, shadows)
+    named = {name: _shadowed(x, shadows) for name, x in keywords.items()}
+    watched = local.state.trace = _Watched(trace, tuple(shadows))
+    made: Any = False
     try:
-        values = _values(function, operands, given)
-        results = watched.results(values) if watched.steady and local.state.trace is watched else None
+        found = function(*mine, **named)
+        made = watched.superinstruction(found) if local.state.trace is watched else False
     finally:
         watched.forget()
         if local.state.trace is watched:
             local.state.trace = trace
-    _known.keep(key, False if results is None else _made(len(operands), tuple(watched.members), results))
-    return values
+    if not made:
+        _known.keep(key, False)
+        return function(*args, **keywords)
+    _known.keep(key, *made)
+    return found
 
 
-def _made(operands: int, members: tuple[Any, ...], results: tuple[tuple[int, Layout], ...]) -> Any:
-    """The superinstruction, or False: there are too many steps, or a number that its kernel does not take."""
-    try:
-        return hot.Superinstruction(operands, members, results)
-    except (ValueError, TypeError):
-        return False
+def _shadowed(x: Any, shadows: list[Any]) -> Any:
+    """An argument with other handles of the same memory in place of tensors, so that each operand has a storage of its own: what came twice need not
+    come twice the next time. `shadows`: the operands, as `told` has them."""
+    if isinstance(x, Tensor):
+        storage, old = object.__new__(Storage), x._storage
+        storage.trace, storage.slot, storage.layout, storage.buffer = old.trace, old.slot, old.layout, old.buffer
+        storage.home, storage.version, storage.writer = old.home, old.version, old.writer
+        shadows.append(wrap(storage, x._layout))
+        return shadows[-1]
+    if x.__class__ is tuple and len(x) == 2 and isinstance(x[1], DType):
+        shadows.append(x)
+    elif x.__class__ in (tuple, list, Size):
+        return x.__class__([_shadowed(y, shadows) for y in x])
+    return x

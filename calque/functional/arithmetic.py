@@ -320,7 +320,7 @@ def mul(input: Operand, other: Operand, _: Any = None, out: Tensor | None = None
     return call("mul", _mul, input, other)
 
 
-@public("divide", in_place="method", out=True)
+@public("divide", in_place="method", out=True, steps=True)
 def div(input: Operand, other: Operand, *, rounding_mode: str | None = None, out: Tensor | None = None) -> Tensor:
     """Elementwise quotient, broadcast. Integers give the default floating type unless rounded.
 

@@ -277,7 +277,7 @@ def airy_ai(input: Tensor) -> Tensor:
     return _function("SpecialAiryAiBackward0", input, lambda x: where(magnitude(x) == math.inf, math.nan, _airy(x)), _no_slope)
 
 
-@public(of="special", out=True)
+@public(of="special", out=True, steps=True)
 def spherical_bessel_j0(input: Tensor) -> Tensor:
     """`sin(x) / x`, and 1 at 0: (*) -> (*).
 

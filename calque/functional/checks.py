@@ -45,7 +45,8 @@ def peek(t: Tensor, verdict: Callable[[Any], Any]) -> Any:
         return None
     found = values_now(t._storage, t._layout)
     if found is None:
-        return None
+        trace, within = local.state.trace, verdict.__class__ is Within
+        return verdict.good if within and trace.eager and trace.all_within(t, 0, verdict.size - 1) else None  # type: ignore[attr-defined]
     result = verdict(found)
     if capture is not None:
         capture.peek(t._storage, t._layout, verdict, result)

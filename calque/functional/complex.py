@@ -226,7 +226,7 @@ def isreal(input: Tensor) -> Tensor:
     return prim("full", (True, dt.bool_), tuple(input._layout.shape))
 
 
-@public(out=True)
+@public(out=True, steps=True)
 def angle(input: Tensor) -> Tensor:
     """The angle in radians, in (-pi, pi]: (*) -> (*), real. Of a negative real number pi; of NaN, NaN.
 

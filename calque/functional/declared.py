@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+from calque.autograd.superinstruction import superinstruction
 from calque.functional.common import Function, method
 from calque.functional.writing import in_place_form
 
@@ -14,17 +15,21 @@ NAMES = SPACES["calque"]  # of `calque` and of `calque.functional`
 
 
 def public(
-    *names: str, of: str = "calque", own: bool = True, method: bool = True, in_place: str = "", out: bool | str = False
-) -> Callable[[Function], Function]:
+    *names: str, of: str = "calque", own: bool = True, method: bool = True, in_place: str = "", out: bool | str = False,
+    steps: bool = False,
+) -> Callable[[Function], Function]:  # fmt: skip
     """Declare a function under its own name (if `own`) and other `names`, in the namespaces `of`. A name with a dot, "special.expit", is of that
     namespace alone.
 
     method: names of `calque` are those of methods of `Tensor`, too. in_place: "method" makes `x.name_()`, "both" also the function `name_(x)`.
     out: users may say `out=`; "exact": with a tensor of the result's dtype alone; "real": if the operands are real; "flat": with one of any
-    shape that has as many elements, which keeps it.
+    shape that has as many elements, which keeps it. steps: it is a `superinstruction`, which holds for whatever changes nothing, keeps nothing, and
+    decides by layouts and by arguments that are no tensors alone.
     """
 
     def declare(function: Function) -> Function:
+        if steps:
+            function = superinstruction(function)
         if out:
             function.__dict__["takes_out"] = out
         for name in (function.__name__, *names) if own else names:

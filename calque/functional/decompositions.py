@@ -497,7 +497,7 @@ def _largest(x: Tensor) -> Tensor:
     return amax(x, -1) if x._layout.shape[-1] else sum(x.detach(), -1)  # type: ignore[attr-defined]
 
 
-@public(of="linalg", out="exact")
+@public(of="linalg", out="exact", steps=True)
 def matrix_norm(
     A: Tensor, ord: Any = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False, *, dtype: dt.DType | None = None
 ) -> Tensor:
@@ -527,7 +527,7 @@ def matrix_norm(
     return result
 
 
-@public(of="linalg", out="exact")
+@public(of="linalg", out="exact", steps=True)
 def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Vector norm (one dim, or ord None), or matrix norm (two dims, or a 2-d input with ord)."""
     ndim = input._layout.ndim

@@ -21,14 +21,14 @@ from calque.tensor import Tensor
 MODES = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
 
 
-@public()
+@public(steps=True)
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """Norm of order `p` of `input - other`: (*), (*) -> ()."""
     require_tensors("dist", input, other)
     return vector_norm(sub(input, other), p)
 
 
-@public(method=False)
+@public(method=False, steps=True)
 @full_precision
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = MODES[0]) -> Tensor:
     """Distances of order `p` between all pairs of rows: (*, n, d), (*, m, d) -> (*, n, m). `compute_mode` says how PyTorch computes them; here
@@ -75,7 +75,7 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
     return vector_norm(sub(x1, x2) + eps, p, -1, keepdim)
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """Vector product along a dim of size 3 (default: the first such dim): (*), (*) -> (*), broadcast.
 

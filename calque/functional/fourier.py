@@ -338,7 +338,7 @@ def _shifted(op: str, input: Tensor, dim: Any, back: bool) -> Tensor:
     return roll(input, [(shape[d] + back) // 2 for d in dims], dims)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 def fftshift(input: Tensor, dim: Any = None) -> Tensor:
     """Frequency 0 in the middle, along `dim` (by default all): (*) -> (*).
 
@@ -349,7 +349,7 @@ def fftshift(input: Tensor, dim: Any = None) -> Tensor:
     return _shifted("fftshift", input, dim, False)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 def ifftshift(input: Tensor, dim: Any = None) -> Tensor:
     """The inverse of `fftshift`: (*) -> (*)."""
     return _shifted("ifftshift", input, dim, True)

@@ -222,7 +222,7 @@ def _polygamma_method(input: Tensor, n: int) -> Tensor:
 method("polygamma_")(in_place_form("polygamma_", _polygamma_method))
 
 
-@public("special.multigammaln", in_place="method", out=True)
+@public("special.multigammaln", in_place="method", out=True, steps=True)
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """Logarithm of the multivariate gamma function of dimension p >= 1, for x > (p - 1) / 2: (*) -> (*).
 

@@ -90,7 +90,7 @@ def _total(numbers: Any) -> int:
     return found
 
 
-@public("trapz", method=False)
+@public("trapz", method=False, steps=True)
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Tensor:
     """Integral of samples by the trapezoidal rule along `dim`, at places `x` or `dx` apart: (*) -> (* without dim)."""
     require_dims("trapezoid", y, 1, name="y")

@@ -260,7 +260,7 @@ def _joined_now(parts: list[Tensor], join: Callable[[list[Any]], Any]) -> Tensor
     return made
 
 
-@public("concat", "concatenate", method=False)
+@public("concat", "concatenate", method=False, steps=True)
 def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out: Tensor | None = None) -> Tensor:
     """Tensors joined along `dim`: (A, B), (C, B) -> (A + C, B).
 
@@ -291,7 +291,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out
 
 
 
-@public(method=False)
+@public(method=False, steps=True)
 def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -> Tensor:
     """Tensors of one shape joined along a new dim: N times (A, B) -> (N, A, B) for dim=0."""
     try:
@@ -313,14 +313,14 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None)
     return result if out is None else written("stack", result, out)
 
 
-@public(method=False, out=True)
+@public(method=False, out=True, steps=True)
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along dim 1 (dim 0 for 1-d tensors)."""
     listed = atleast_1d(_given("hstack", tensors))
     return cat(listed, 0 if listed[0]._layout.ndim == 1 else 1)
 
 
-@public("row_stack", method=False, out=True)
+@public("row_stack", method=False, out=True, steps=True)
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along dim 0, 1-d tensors as rows."""
     return cat(atleast_2d(_given("vstack", tensors)), 0)
@@ -328,13 +328,13 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
 
 
 
-@public(method=False, out=True)
+@public(method=False, out=True, steps=True)
 def dstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along dim 2."""
     return cat(atleast_3d(_given("dstack", tensors)), 2)
 
 
-@public(method=False, out=True)
+@public(method=False, out=True, steps=True)
 def column_stack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along dim 1, 1-d tensors as columns."""
     return cat([reshape(x, (x._layout.numel, 1)) if x._layout.ndim <= 1 else x for x in _given("column_stack", tensors)], 1)
@@ -363,14 +363,14 @@ def repeat(input: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
     return reshape(prim("copy", repeated), tuple(n * s for n, s in zip(counts, padded, strict=True)))
 
 
-@public()
+@public(steps=True)
 def tile(input: Tensor, *repeats: Any, dims: Any = None) -> Tensor:
     """As `repeat`, with counts padded by 1 on the left."""
     counts = int_tuple("tile", repeats if dims is None else (dims,))
     return repeat(input, (1,) * (input._layout.ndim - len(counts)) + counts)
 
 
-@public()
+@public(steps=True)
 def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
     """Each element (or slice along `dim`) repeated: [a, b] -> [a, a, b, b] for repeats=2. With one tensor alone its elements say how often
     their own position is repeated. `output_size`: how many there are afterwards, which must be right."""
@@ -421,7 +421,7 @@ def _repeated_positions(counts: Any, output_size: Any) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------- reordering
 
 
-@public()
+@public(steps=True)
 def flip(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
     """The order of elements reversed along dims (a copy).
 
@@ -441,13 +441,13 @@ def flip(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
     return prim("view", input, shape, tuple(-s if d in wanted else s for d, s in enumerate(strides)), start)
 
 
-@public()
+@public(steps=True)
 def fliplr(input: Tensor) -> Tensor:
     """Columns reversed."""
     return flip(input, 1)
 
 
-@public()
+@public(steps=True)
 def flipud(input: Tensor) -> Tensor:
     """Rows reversed."""
     if not input._layout.ndim:
@@ -477,7 +477,7 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
     return prim("copy", input) if result is input else result
 
 
-@public()
+@public(steps=True)
 def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     """Rotated by k quarter turns from the first towards the second dim."""
     given = listed("rot90", "dims", dims)

@@ -123,7 +123,7 @@ def _reflected_matmul(a: Any, b: Any) -> Any:
     return _matmul_operator(b, a)
 
 
-@public(out="exact", of="calque linalg")
+@public(out="exact", of="calque linalg", steps=True)
 @lower_precision
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """Matrix product: (k), (k) -> (); (n, k), (k) -> (n); (*, n, k), (*, k, m) -> (*, n, m) with broadcast batch dims.
@@ -173,7 +173,7 @@ def _check_bmm(input: Tensor, mat2: Tensor) -> None:
     require_inner("bmm", input, mat2, _shape(input)[2], _shape(mat2)[1])
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 def mv(input: Tensor, vec: Tensor) -> Tensor:
     """Matrix times vector: (n, k), (k) -> (n)."""
     _check_mv(input, vec)
@@ -186,7 +186,7 @@ def _check_mv(input: Tensor, vec: Tensor) -> None:
     require_inner("mv", input, vec, _shape(input)[1], _shape(vec)[0])
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
     """Inner product of two vectors: (k), (k) -> ().
 
@@ -205,13 +205,13 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
     return prim("sum", mul(input, tensor), (0,), False)
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 def vdot(input: Tensor, other: Tensor) -> Tensor:
     """Inner product of two vectors, the first one conjugated: (k), (k) -> ()."""
     return dot(conj(input), other)
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 @lower_precision
 def inner(input: Tensor, other: Tensor) -> Tensor:
     """Sum of products over the last dim of both: (*a, k), (*b, k) -> (*a, *b); a 0-d operand multiplies."""
@@ -226,7 +226,7 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     return tensordot(input, other, ([-1], [-1]))
 
 
-@public("ger", out=True)
+@public("ger", out=True, steps=True)
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """All products of two vectors: (n), (m) -> (n, m)."""
     require_dims("outer", (1, 1), input, vec2)
@@ -278,7 +278,7 @@ def _combine(op: str, input: Tensor, out: Tensor, beta: Any, alpha: Any) -> Tens
     return result
 
 
-@public(in_place="method", out="exact")
+@public(in_place="method", out="exact", steps=True)
 @lower_precision
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * (mat1 @ mat2)`: (n, m) or broadcastable, (n, k), (k, m) -> (n, m)."""
@@ -286,7 +286,7 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: An
     return _plus_product("addmm", input, mat1, mat2, beta, alpha)
 
 
-@public(in_place="both", out="exact")
+@public(in_place="both", out="exact", steps=True)
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * (mat @ vec)`: (n), (n, k), (k) -> (n)."""
     _check_mv(mat, vec)
@@ -296,7 +296,7 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any 
     return reshape(_plus_product("addmv", column, mat, unsqueeze(vec, 1), beta, alpha), (_shape(mat)[0],))
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out=True, steps=True)
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * outer(vec1, vec2)`: (n, m), (n), (m) -> (n, m)."""
     require_operands("addr", input, vec1, vec2)
@@ -311,7 +311,7 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any
     return _combine("addr", cast(input, common), outer(cast(vec1, common), cast(vec2, common)), beta, alpha)
 
 
-@public(in_place="method", out="exact")
+@public(in_place="method", out="exact", steps=True)
 @lower_precision
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * (batch1 @ batch2)`: (b, n, m), (b, n, k), (b, k, m) -> (b, n, m)."""
@@ -319,7 +319,7 @@ def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alp
     return _plus_product("baddbmm", input, batch1, batch2, beta, alpha)
 
 
-@public(in_place="method", out="exact")
+@public(in_place="method", out="exact", steps=True)
 @lower_precision
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * sum over the batch of (batch1 @ batch2)`: (n, m), (b, n, k), (b, k, m) -> (n, m)."""
@@ -334,7 +334,7 @@ def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alph
 # --------------------------------------------------------------------------------------------------------- compositions
 
 
-@public(method=False, out="exact")
+@public(method=False, out="exact", steps=True)
 @lower_precision
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     """Sum of products over pairs of dims: an int n (last n of a with first n of b) or two lists of dims.
@@ -376,7 +376,7 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     return reshape(mm(flat_a, flat_b), tuple(x[d] for d in rows) + tuple(y[d] for d in columns))
 
 
-@public(out=True)
+@public(out=True, steps=True)
 def kron(input: Tensor, other: Tensor) -> Tensor:
     """Kronecker product: (a1, a2, ...), (b1, b2, ...) -> (a1 b1, a2 b2, ...)."""
     a, b = _shape(input), _shape(other)
@@ -430,7 +430,7 @@ def require_square(op: str, x: Tensor) -> None:
         raise ShapeError(f"[{op}] A must be batches of square matrices: expected shape (*, n, n), got {shape}")
 
 
-@public(out=True, of="calque linalg")
+@public(out=True, of="calque linalg", steps=True)
 @lower_precision
 @beside_input
 def matrix_power(input: Tensor, n: int) -> Tensor:
@@ -447,7 +447,7 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
     return linked(identity_like(input), input) if result is None else clone(input) if n == 1 else result
 
 
-@public()
+@public(steps=True)
 @full_precision
 def trace(input: Tensor) -> Tensor:
     """Sum of the main diagonal of a matrix: (n, m) -> ()."""
@@ -461,7 +461,7 @@ def trace(input: Tensor) -> Tensor:
     return prim("sum", values, (0,), False)
 
 
-@public(of="linalg", out="exact")
+@public(of="linalg", out="exact", steps=True)
 @lower_precision
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     """Product of several matrices in the cheapest order; the first and last may be vectors."""

@@ -53,7 +53,7 @@ def pick(condition: Tensor, x: Any, y: Any, dtype: dt.DType) -> Tensor:
     return record(WHERE, (condition, operand("where", x, dtype), operand("where", y, dtype)))
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 def where(condition: Tensor, input: Operand = None, other: Operand = None) -> Any:
     """`input` where the condition holds, else `other`: (*) bool, (*), (*) -> (*), broadcast. With the condition alone, the index
     tensors of its
@@ -125,7 +125,7 @@ def with_formula(
 # ------------------------------------------------------------------------------------------------------------- unary
 
 
-@public(in_place="both", out=True)
+@public(in_place="both", out=True, steps=True)
 def square(input: Tensor) -> Tensor:
     """`input * input`: (*) -> (*); bool gives int64."""
     if input._layout.dtype is dt.bool_:
@@ -201,7 +201,7 @@ def erfc(input: Tensor) -> Tensor:
     return with_formula("ErfcBackward0", (x,), lambda: cast(_erfc_value(widened(x)), kind), lambda g: (g * exp(-x * x) * (-2 / math.sqrt(math.pi)),))
 
 
-@public(in_place="both", out=True, of="calque special")
+@public(in_place="both", out=True, of="calque special", steps=True)
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """`log(x / (1 - x))`: (*) -> (*). With `eps`, x is first clamped to [eps, 1 - eps]; without, values outside [0, 1] give
     NaN."""
@@ -219,7 +219,7 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     return with_formula("LogitBackward0", (x,), value, backward)
 
 
-@public(in_place="both", out=True, of="calque special")
+@public(in_place="both", out=True, of="calque special", steps=True)
 def sinc(input: Tensor) -> Tensor:
     """`sin(pi x) / (pi x)`, 1 at 0: (*) -> (*)."""
     given = _float(input)
@@ -248,7 +248,7 @@ def rad2deg(input: Tensor) -> Tensor:
     return _float(input) * (180 / math.pi)
 
 
-@public(in_place="both", out="exact")
+@public(in_place="both", out="exact", steps=True)
 def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """NaN replaced by `nan`, infinities by `posinf` and `neginf` (default: the largest finite values): (*) -> (*).
 
@@ -311,7 +311,7 @@ def as_tensor_of(x: Any, dtype: dt.DType) -> Tensor:
     return cast(x, dtype) if is_tensor(x) else prim("full", (float(number(x)), dtype), ())
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out=True, steps=True)
 def hypot(input: Operand, other: Operand) -> Tensor:
     """`sqrt(input**2 + other**2)` without overflow, broadcast: (*), (*) -> (*)."""
     a, b = _both_float("hypot", input, other, promote=False)
@@ -325,7 +325,7 @@ def hypot(input: Operand, other: Operand) -> Tensor:
     return cast(where(infinite, math.inf, sqrt(x * x + y * y) * safe), kind)
 
 
-@public(out=True)
+@public(out=True, steps=True)
 def logaddexp(input: Operand, other: Operand) -> Tensor:
     """`log(exp(input) + exp(other))` without overflow, broadcast: (*), (*) -> (*)."""
     if result_dtype(input, other).is_complex:
@@ -354,14 +354,14 @@ def _log_of_sum(a: Tensor, b: Tensor, scale: float) -> Tensor:
     return cast(with_formula("LogaddexpBackward0", (a, b), value, backward), dtype)
 
 
-@public(out=True)
+@public(out=True, steps=True)
 def logaddexp2(input: Operand, other: Operand) -> Tensor:
     """`log2(2**input + 2**other)` without overflow, broadcast: (*), (*) -> (*)."""
     a, b = _both_float("logaddexp2", input, other, promote=False)
     return _log_of_sum(a, b, math.log(2))
 
 
-@public(in_place="both", out=True, of="calque special")
+@public(in_place="both", out=True, of="calque special", steps=True)
 def xlogy(input: Operand, other: Operand) -> Tensor:
     """`input * log(other)`, and 0 where input is 0 (unless other is NaN), broadcast: (*), (*) -> (*)."""
     x, y = _both_float("xlogy", input, other)
@@ -377,7 +377,7 @@ def xlogy(input: Operand, other: Operand) -> Tensor:
     return with_formula("XlogyBackward0", (x, y), value, backward)
 
 
-@public(in_place="method", out="exact")
+@public(in_place="method", out="exact", steps=True)
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
     """0 below zero, 1 above, `values` at zero, broadcast: (*), (*) -> (*). Raises RuntimeError when a gradient comes here: it has no derivative."""
     dtype = input._layout.dtype
@@ -390,7 +390,7 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
     return with_formula("HeavisideBackward0", (input, values), lambda: pick(input == 0, values, cast(input > 0, dtype), dtype), backward)
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 def signbit(input: Tensor) -> Tensor:
     """Whether the sign bit is set (also of -0.0): (*) -> (*) bool."""
     if input._layout.dtype.category != 2:
@@ -399,7 +399,7 @@ def signbit(input: Tensor) -> Tensor:
     return (x < 0) | ((x == 0) & (prim("reciprocal", x) < 0))
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out=True, steps=True)
 def copysign(input: Operand, other: Operand) -> Tensor:
     """Magnitude of `input` with the sign of `other`, broadcast: (*), (*) -> (*)."""
     require_tensors("copysign", input)
@@ -408,7 +408,7 @@ def copysign(input: Operand, other: Operand) -> Tensor:
     return linked(where(signbit(y), -size, size), y)
 
 
-@public(in_place="both", out=True)
+@public(in_place="both", out=True, steps=True)
 def ldexp(input: Operand, other: Operand) -> Tensor:
     """`input * 2**other`, broadcast: (*), (*) -> (*). With an integer `other` a floating input keeps its type, and only the result is rounded."""
     require_tensors("ldexp", input)
@@ -426,7 +426,7 @@ def ldexp(input: Operand, other: Operand) -> Tensor:
     return mul(input, exp2(other))
 
 
-@public(in_place="method", out="exact")
+@public(in_place="method", out="exact", steps=True)
 def float_power(input: Operand, exponent: Operand) -> Tensor:
     """`input ** exponent` in float64 (complex128 of complex operands), broadcast: (*), (*) -> (*)."""
     require_some_tensor("float_power", input, exponent)
@@ -436,7 +436,7 @@ def float_power(input: Operand, exponent: Operand) -> Tensor:
 # --------------------------------------------------------------------------------------------------------- clamping
 
 
-@public("clip", in_place="both", out=True)
+@public("clip", in_place="both", out=True, steps=True)
 def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """Values limited to [min, max], each a number, a Tensor that broadcasts, or None: (*) -> (*). Where min > max, the result is
     max.
@@ -497,13 +497,13 @@ def _compare(name: str, x: Tensor, bound: Any, dtype: dt.DType) -> Tensor:
     return beyond
 
 
-@public(in_place="both", out=True)
+@public(in_place="both", out=True, steps=True)
 def clamp_min(input: Tensor, min: Any) -> Tensor:
     """Values below `min` replaced by it: (*) -> (*)."""
     return clamp(input, min=min)
 
 
-@public(in_place="both", out=True)
+@public(in_place="both", out=True, steps=True)
 def clamp_max(input: Tensor, max: Any) -> Tensor:
     """Values above `max` replaced by it: (*) -> (*)."""
     return clamp(input, max=max)
@@ -554,7 +554,7 @@ def isfinite(input: Tensor) -> Tensor:
     return prim("abs", input) < math.inf if input._layout.dtype.category == 2 else prim("eq", input, input)
 
 
-@public()
+@public(steps=True)
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
     """Whether `|input - other| <= atol + rtol |other|`, broadcast: (*), (*) -> (*) bool. Equal infinities are close."""
     if input._layout.dtype is not other._layout.dtype:

@@ -61,7 +61,7 @@ def _reflected(v: Tensor, tau: Tensor, other: Tensor, order: Any) -> Tensor:
     return other
 
 
-@public(of="linalg", out=True)
+@public(of="linalg", out=True, steps=True)
 @full_precision
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     """The first n columns of the product of k reflections `I - tau_i v_i v_i^T`, v_i below the diagonal of A: (*, m, n), (*, k) -> (*, m, n).
@@ -82,7 +82,7 @@ def orgqr(input: Tensor, input2: Tensor) -> Tensor:
     return householder_product(input, input2)
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 @full_precision
 def ormqr(input: Tensor, input2: Tensor, input3: Tensor, left: bool = True, transpose: bool = False) -> Tensor:
     """`Q @ input3` (`input3 @ Q` without `left`, Q transposed with `transpose`) for the m x m product Q of the reflections of `geqrf`:

@@ -62,7 +62,7 @@ def cumprod(input: Tensor, dim: int, *, dtype: dt.DType | None = None) -> Tensor
     return _running("cumprod", input, dim, dtype)
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 @numpy_names
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """`log(cumsum(exp(x)))` along `dim`, without overflow: (*) -> (*). Computed by doubling: log2(n) passes over n elements."""
@@ -87,7 +87,7 @@ def _running_extreme(name: str, kind: Any, x: Tensor, dim: int) -> Any:
     return kind(*take_chosen(x, prim(f"cumarg{name[3:]}", sortable(x), d), d, True))
 
 
-@public(out=True)
+@public(out=True, steps=True)
 @numpy_names
 def cummax(input: Tensor, dim: int) -> Any:
     """Running maximum along `dim` and where it is: (*) -> (values (*), indices (*) int64).
@@ -100,7 +100,7 @@ def cummax(input: Tensor, dim: int) -> Any:
     return _running_extreme("cummax", CummaxResult, input, dim)
 
 
-@public(out=True)
+@public(out=True, steps=True)
 @numpy_names
 def cummin(input: Tensor, dim: int) -> Any:
     """Running minimum along `dim` and where it is: (*) -> (values (*), indices (*) int64). As `cummax`."""
@@ -171,7 +171,7 @@ def _median_of(name: str, kind: Any, x: Tensor, dim: int | None, keepdim: bool) 
     return with_formula("MedianBackward0", (x,), value, backward)
 
 
-@public(out=True)
+@public(out=True, steps=True)
 @partial(numpy_names, with_dim=True)
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """Middle value (the lower of two) of all elements, which share the gradient if they are equal; along `dim` a named tuple (values, indices).
@@ -184,7 +184,7 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     return _median_of("median", MedianResult, input, dim, keepdim)
 
 
-@public(out=True)
+@public(out=True, steps=True)
 @partial(numpy_names, with_dim=True)
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """As `median`, without the NaNs."""
@@ -314,7 +314,7 @@ def _finish_shape(piece: Tensor, x: Tensor, d: int, dim: int | None, keepdim: bo
     return select(piece, d, 0)
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 @numpy_names
 @full_precision
 def quantile(input: Tensor, q: Operand, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
@@ -329,7 +329,7 @@ def quantile(input: Tensor, q: Operand, dim: int | None = None, keepdim: bool = 
     return _quantile("quantile", input, q, dim, keepdim, interpolation)
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 @numpy_names
 @full_precision
 def nanquantile(input: Tensor, q: Operand, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
@@ -347,13 +347,13 @@ def _ignoring_nan(name: str, function: Binary, wins: Binary, a: Any, b: Any) -> 
     return prim("where", prim("bitwise_or", wins(a, b), _ne(b, b)), a, b)
 
 
-@public(out=True)
+@public(out=True, steps=True)
 def fmax(input: Operand, other: Operand) -> Tensor:
     """Larger of two, broadcast, where NaN counts as missing."""
     return _ignoring_nan("fmax", _maximum, _ge, input, other)
 
 
-@public(out=True)
+@public(out=True, steps=True)
 def fmin(input: Operand, other: Operand) -> Tensor:
     """Smaller of two, broadcast, where NaN counts as missing."""
     return _ignoring_nan("fmin", _minimum, _le, input, other)

@@ -18,7 +18,7 @@ HALF = math.sqrt(0.5)
 DENSITY = 1 / math.sqrt(2 * math.pi)
 
 
-@public(of="special", out=True)
+@public(of="special", out=True, steps=True)
 def entr(input: Tensor) -> Tensor:
     """`-x log(x)`, 0 at 0 and -infinity below: (*) -> (*).
 
@@ -35,7 +35,7 @@ def entr(input: Tensor) -> Tensor:
     return with_formula("SpecialEntrBackward0", (x,), value, lambda g: (g * where(x < 0, math.nan, -log(where(x < 0, 1.0, x)) - 1.0),))
 
 
-@public(of="special", out=True)
+@public(of="special", out=True, steps=True)
 def xlog1py(input: Operand, other: Operand) -> Tensor:
     """`input * log1p(other)`, and 0 where input is 0 (unless other is NaN), broadcast: (*), (*) -> (*).
 

@@ -41,8 +41,7 @@ _Word = tuple[int, dt.DType]  # a number of 64 bits as an operand
 def _drawn(law: Callable[..., Tensor], generator: Generator | None, shape: Shape, *given: Any) -> Tensor:
     """`law(seed, offset, shape, *given)` of the generator's next numbers, one for each element."""
     seed_, offset = (generator or default_generator).take(math.prod(shape))
-    found: Tensor = computed(law, ((seed_, dt.int64), (offset, dt.int64)), (shape, *given))[0]
-    return found
+    return computed(law, (seed_, dt.int64), (offset, dt.int64), shape, *given)  # type: ignore[no-any-return]
 
 
 def _uniform_of(seed_: _Word, offset: _Word, shape: Shape, dtype: dt.DType) -> Tensor:

@@ -130,7 +130,7 @@ def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DTy
     return prim("sum", x, dims_of("sum", x, dim), keepdim)
 
 
-@public()
+@public(steps=True)
 def sum_to_size(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     """Sum the dims that were broadcast from `size`: the adjoint of `expand`."""
     shape = int_tuple("sum_to_size", sizes if size is None else (size,))
@@ -151,7 +151,7 @@ def sum_to_size(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     return sum_to_shape(cast(input, dt.int64) if input._layout.dtype.category < 2 else input, shape)
 
 
-@public(out=True)
+@public(out=True, steps=True)
 @numpy_names
 def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Sum that counts NaN as 0."""
@@ -161,7 +161,7 @@ def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.
     return sum(input, dim, keepdim, dtype=dtype)
 
 
-@public(out=True)
+@public(out=True, steps=True)
 @functools.partial(numpy_names, with_dim=True)
 def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Arithmetic mean over `dim`: (*) -> (* without dim). Floating tensors only (or pass `dtype`). Of nothing: NaN, with a
@@ -189,7 +189,7 @@ def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DT
     return prim("sum", x, dims, keepdim) / (count * 1.0)
 
 
-@public(out=True)
+@public(out=True, steps=True)
 @numpy_names
 def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Mean of the elements that are not NaN."""
@@ -202,7 +202,7 @@ def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt
     return nansum(input, dim, keepdim, dtype=dtype) / prim("sum", valid, dims_of("nanmean", input, dim), keepdim)
 
 
-@public(out=True)
+@public(out=True, steps=True)
 @functools.partial(numpy_names, with_dim=True)
 @full_precision
 def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
@@ -216,7 +216,7 @@ def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype:
     return prim("prod", x, _one_or_all("prod", x, dim), keepdim)
 
 
-@public()
+@public(steps=True)
 @numpy_names
 def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
     """Number of non-zero elements over `dim`, int64."""
@@ -227,7 +227,7 @@ def _zero(x: Tensor) -> tuple[Any, dt.DType]:
     return (False if x._layout.dtype is dt.bool_ else 0, x._layout.dtype)
 
 
-@public(out=True, of="calque special")
+@public(out=True, of="calque special", steps=True)
 @numpy_names
 def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     """`log(sum(exp(x)))` over `dim` without overflow: (*) -> (* without dim). Integers give the default floating type."""
@@ -252,21 +252,21 @@ def _extreme(name: str, x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
     return prim("amax" if name.endswith("max") else "amin", x, dims, keepdim)
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 @numpy_names
 def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     """Largest element over `dim` (default all); NaN wins; equal elements share the gradient: (*) -> (* without dim)."""
     return _extreme("amax", input, dims_of("amax", input, dim), keepdim)
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 @numpy_names
 def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     """Smallest element over `dim` (default all); NaN wins; equal elements share the gradient: (*) -> (* without dim)."""
     return _extreme("amin", input, dims_of("amin", input, dim), keepdim)
 
 
-@public(out=True)
+@public(out=True, steps=True)
 @numpy_names
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Any:
     """Smallest and largest element over one `dim` or all, as a named tuple (min, max)."""
@@ -344,7 +344,7 @@ def _choose(name: str, kind: Any, input: Tensor, dim: Any, keepdim: bool, pair: 
     return kind(*take_chosen(input, indices, dims[0] if dims else 0, keepdim))
 
 
-@public(out=True)
+@public(out=True, steps=True)
 @functools.partial(numpy_names, with_dim=True)
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
     """Largest element of all; or along an int `dim` as a named tuple (values, indices); or of two tensors.
@@ -356,7 +356,7 @@ def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = N
     return _choose("max", MaxResult, input, dim if other is None else other, keepdim, maximum)
 
 
-@public(out=True)
+@public(out=True, steps=True)
 @functools.partial(numpy_names, with_dim=True)
 def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
     """Smallest element of all; or along an int `dim` as a named tuple (values, indices); or of two tensors."""
@@ -419,7 +419,7 @@ def safe_sqrt(x: Tensor) -> Tensor:
     return where(at_zero, 0.0, sqrt(where(at_zero, 1.0, x)))
 
 
-@public(out=True)
+@public(out=True, steps=True)
 @numpy_names
 def var(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
@@ -435,7 +435,7 @@ def var(
     return cast(_moments("var", input, dim, unbiased, correction, keepdim)[0], input._layout.dtype.to_real())
 
 
-@public(out=True)
+@public(out=True, steps=True)
 @numpy_names
 def std(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
@@ -444,7 +444,7 @@ def std(
     return cast(safe_sqrt(_moments("std", input, dim, unbiased, correction, keepdim)[0]), input._layout.dtype.to_real())
 
 
-@public(method=False, out=True)
+@public(method=False, out=True, steps=True)
 @numpy_names
 def var_mean(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
@@ -454,7 +454,7 @@ def var_mean(
     return cast(variance, input._layout.dtype.to_real()), cast(middle, input._layout.dtype)
 
 
-@public(method=False, out=True)
+@public(method=False, out=True, steps=True)
 @numpy_names
 def std_mean(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
@@ -489,7 +489,7 @@ def _largest_size(name: str, size: Tensor, dims: Shape, keepdim: bool) -> Tensor
     return _extreme(name, size, dims, keepdim)
 
 
-@public(method=False, out="exact", of="calque linalg")
+@public(method=False, out="exact", of="calque linalg", steps=True)
 @numpy_names
 def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """`sum(|x|**ord)**(1 / ord)` over `dim` (all by default), also for ord inf, -inf and 0 (the number of non-zeros).
@@ -521,7 +521,7 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = Fal
     return cast(where(at_zero, 0.0 if ord > 0 else math.inf, root), kind)
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 @numpy_names
 def norm(input: Tensor, p: Any = "fro", dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Norm of order `p` over `dim` (all by default): a number, inf, -inf, "fro" (the same as 2), or "nuc": the sum of the singular values of
@@ -558,14 +558,14 @@ def _truth(name: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
     return cast(result, dt.uint8) if x._layout.dtype is dt.uint8 else result
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 @numpy_names
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether any element over `dim` is non-zero; bool (uint8 for uint8): (*) -> (* without dim). Of nothing: False."""
     return _truth("any", input, dim, keepdim)
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 @numpy_names
 def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether all elements over `dim` are non-zero; bool (uint8 for uint8): (*) -> (* without dim). Of nothing: True."""

@@ -52,7 +52,7 @@ def _flat_index(op: str, index: Any) -> Tensor:
     return index if index._layout.ndim else reshape(index, (1,))
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """Slices along `dim` at the positions `index`: (A, B), (K,) -> (K, B) for dim=0.
 
@@ -89,19 +89,19 @@ def _index_write(op: str, primitive: str, input: Tensor, dim: int, index: Tensor
     return result if input._layout.ndim else reshape(result, ())
 
 
-@public(in_place="method", out="exact")
+@public(in_place="method", out="exact", steps=True)
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
     """`input` with the slices of `source` added at the positions `index` along `dim`."""
     return _index_write("index_add", "index_add", input, dim, index, source if alpha == 1 else source * alpha)  # type: ignore[operator]
 
 
-@public(in_place="method", out="exact")
+@public(in_place="method", out="exact", steps=True)
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """`input` with its slices at the positions `index` along `dim` replaced by those of `source`."""
     return _index_write("index_copy", "index_put", input, dim, index, source)
 
 
-@public(in_place="method")
+@public(in_place="method", steps=True)
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """`input` with the slices at the positions `index` along `dim` set to one value."""
     where = _flat_index("index_fill", index)
@@ -175,7 +175,7 @@ def _aligned(op: str, input: Tensor, dim: int, index: Tensor) -> tuple[Tensor, T
     return base, check_index(op, where, base._layout.shape[d], negative=False), d
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 @beside_input
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """Elements along `dim`: out[i, j] = input[index[i, j], j] for dim=0; the result has the shape of `index`.
@@ -218,7 +218,7 @@ def _scattered(op: str, primitive: str, input: Tensor, dim: int, index: Tensor, 
     return reshape(prim(primitive, base, where, source, d), tuple(input._layout.shape))
 
 
-@public(in_place="method", out="exact")
+@public(in_place="method", out="exact", steps=True)
 def scatter(input: Tensor, dim: int, index: Tensor, src: Operand | None = None, *, value: Any = None, reduce: str | None = None) -> Tensor:
     """`input` with out[index[i, j], j] = src[i, j] for dim=0; `src` may be one number."""
     given = value if src is None else src
@@ -236,14 +236,14 @@ def scatter(input: Tensor, dim: int, index: Tensor, src: Operand | None = None, 
     return _scattered("scatter", "scatter", input, dim, index, given)
 
 
-@public(in_place="method", out="exact")
+@public(in_place="method", out="exact", steps=True)
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """`input` with out[index[i, j], j] += src[i, j] for dim=0."""
     require_tensors("scatter_add", src)
     return _scattered("scatter_add", "scatter_add", input, dim, index, src)
 
 
-@public(in_place="method", out="exact")
+@public(in_place="method", out="exact", steps=True)
 def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """`input` combined with the elements of `src` that go to the same place: sum, mean, prod, amax or amin. Equal extremes share the gradient."""
     require_tensors("scatter_reduce", src)
@@ -341,14 +341,14 @@ def _combined_on_host(base: Tensor, d: int, index: Tensor, part: Tensor, reduce:
     return upload(on_host("scatter_reduce", combined, (base, index, part), [tuple(base._layout.shape)])[0], base._layout.dtype)
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 def take(input: Tensor, index: Tensor) -> Tensor:
     """Elements of the flattened tensor at the positions `index`."""
     flat = reshape(input, (-1,)) if input._layout.numel else reshape(input, (0,))
     return prim("index_select", flat, check_index("take", index, flat._layout.numel), 0)
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """`gather` with broadcasting of the other dims."""
     if dim is None:
@@ -367,7 +367,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     return gather(sized(input), d, sized(index))
 
 
-@public(in_place="method")
+@public(in_place="method", steps=True)
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """`input` with the elements of its flattened form at the positions `index` replaced (or added to)."""
     _same_dtype("put", input, source)
@@ -391,7 +391,7 @@ def _mask(op: str, mask: Any) -> Tensor:
     return found
 
 
-@public(in_place="method")
+@public(in_place="method", steps=True)
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """`input` with one value where the mask is true.
 
@@ -468,7 +468,7 @@ def _triangle(op: str, comparison: str, input: Tensor, offset: int) -> Tensor:
     return prim("where", kept, input, (False if input._layout.dtype is dt.bool_ else 0, input._layout.dtype))
 
 
-@public(in_place="method", out="exact")
+@public(in_place="method", out="exact", steps=True)
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """Zeros above a diagonal of the last two dims.
 
@@ -480,7 +480,7 @@ def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     return _triangle("tril", "le", input, diagonal)
 
 
-@public(in_place="method", out="exact")
+@public(in_place="method", out="exact", steps=True)
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """Zeros below a diagonal of the last two dims."""
     return _triangle("triu", "ge", input, diagonal)
@@ -506,7 +506,7 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, devi
     return _indices("triu_indices", np.triu_indices, row, col, offset, dtype, requires_grad)
 
 
-@public()
+@public(steps=True)
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """The last dim as a diagonal of new dims: (N, A) -> (N, A, A)."""
     shape, offset = tuple(input._layout.shape), whole("diag_embed", "offset", offset)
@@ -524,7 +524,7 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
     return square if (first, second) == (len(shape) - 1, len(shape)) else movedim(square, (-2, -1), (first, second))
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     """A vector as a diagonal matrix, or the diagonal of a matrix (a copy)."""
     if input._layout.ndim not in (1, 2):
@@ -534,7 +534,7 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     return diag_embed(input, diagonal) if input._layout.ndim == 1 else prim("copy", _diagonal(input, diagonal))
 
 
-@public()
+@public(steps=True)
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:
     """The flattened tensor as a diagonal matrix."""
     return diag_embed(reshape(input, (-1,)), offset)

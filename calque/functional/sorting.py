@@ -59,7 +59,7 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
     return SortResult(*take_chosen(input, order, d, True))
 
 
-@public(out=True)
+@public(out=True, steps=True)
 @numpy_names
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
     """Indices (int64) that sort along `dim`: (*) -> (*). Always stable."""
@@ -72,7 +72,7 @@ def msort(input: Tensor) -> Tensor:
     return sort(input, 0).values  # type: ignore[no-any-return]
 
 
-@public(out=True)
+@public(out=True, steps=True)
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     """The k largest (or smallest) elements along `dim`, in order: (*, n, *) -> (values (*, k, *), indices (*, k, *) int64).
 
@@ -90,7 +90,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     return TopkResult(*take_chosen(input, ranked(input, d, 0, k, bool(largest)), d, True))
 
 
-@public(out=True)
+@public(out=True, steps=True)
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     """The k-th smallest element along `dim`, k from 1: (*) -> (values, indices)."""
     d = normalize_dim(dim, input._layout.ndim, "kthvalue")

@@ -23,7 +23,7 @@ from calque.functional.views import reshape, unsqueeze
 from calque.tensor import Tensor, read
 
 
-@public()
+@public(steps=True)
 def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Tensor:
     """Covariance of variables (rows) over observations (columns): (n, k) -> (n, n); (k) and (1, k) -> (). Weights: how often, how much each
     counts.
@@ -69,7 +69,7 @@ def _weights(frequencies: Tensor | None, importance: Tensor | None, rows: Tensor
     return weights
 
 
-@public()
+@public(steps=True)
 def corrcoef(input: Tensor) -> Tensor:
     """Correlation of variables (rows) over observations (columns), in [-1, 1]: (n, k) -> (n, n); (k) -> ()."""
     c = cov(input)

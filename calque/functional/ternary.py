@@ -17,7 +17,7 @@ from calque.functional.options import fill_number
 from calque.tensor import Tensor
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out=True, steps=True)
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
     """`input + value * tensor1 * tensor2`, broadcast."""
     require_tensors("addcmul", input, tensor1, tensor2)
@@ -31,7 +31,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) 
     return cast(add(a, product if value == 1 else mul(product, value)), common)
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out=True, steps=True)
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
     """`input + value * tensor1 / tensor2`, broadcast; floating tensors only."""
     require_tensors("addcdiv", input, tensor1, tensor2)

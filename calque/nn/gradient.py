@@ -103,7 +103,7 @@ def _save(node: Any, inputs: tuple[Any, ...], values: tuple[Any, ...], shown: tu
 def _values(forward: Forward, inputs: tuple[Any, ...], lasts: bool) -> tuple[Any, ...]:
     if not local.state.trace.eager:
         return call(forward, inputs)
-    return computed(forward, inputs) if lasts else forward(*inputs)
+    return computed(forward, *inputs) if lasts else forward(*inputs)
 
 
 ANALYTIC = ("SiluBackward0", "RmsNormBackward0")

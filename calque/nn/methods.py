@@ -31,7 +31,7 @@ def feature_alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
     return _feature_alpha_dropout(input, p, train)
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """exp(x) / sum(exp(x)) along `dim`: (*) -> (*).
 
@@ -42,7 +42,7 @@ def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     return _softmax(input, dim, dtype=dtype)
 
 
-@public(out="exact")
+@public(out="exact", steps=True)
 def log_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """log(softmax(x)) along `dim`: (*) -> (*)."""
     return _log_softmax(input, dim, dtype=dtype)

@@ -77,8 +77,13 @@ def user_line() -> str:
     return ""
 
 
+warned = 0  # how often `warn_user` has been called
+
+
 def warn_user(text: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the innermost line of the user, however many frames of ours lie between."""
+    global warned
+    warned += 1
     level, frame = 1, sys._getframe(0)
     while frame is not None and inside_package(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]

@@ -73,13 +73,13 @@ def _where_below(x: Tensor, bound: float, below: Any, above: Any) -> Tensor:
     return choose(T.le(x, bound), below, above, x._layout.dtype)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x, 0), 6)."""
     return hardtanh(input, 0.0, 6.0, inplace)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """x limited to [min_val, max_val]; the gradient is zero at and outside the limits."""
     bounds: tuple[tuple[str, Any], ...] = (("min_val", min_val), ("max_val", max_val))
@@ -136,13 +136,13 @@ def _exponential(op: str, input: Tensor, factor: float, rate: float, slope: floa
     return _result(op, input, y, inplace)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x for x > 0, else alpha (exp(x) - 1)."""
     return _exponential("elu", input, float(alpha), 1.0, 1.0, inplace)
 
 
-@public(method=False, of="calque nn.functional")
+@public(method=False, of="calque nn.functional", steps=True)
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """max(x, 0) + min(0, alpha (exp(x / alpha) - 1))."""
     a = float(alpha)
@@ -151,13 +151,13 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     return _exponential("celu", input, a, 1.0 / a, 1.0, inplace)
 
 
-@public(method=False, of="calque nn.functional")
+@public(method=False, of="calque nn.functional", steps=True)
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """Scaled ELU. Source: Klambauer et al., "Self-Normalizing Neural Networks" (2017)."""
     return _exponential("selu", input, _SELU_ALPHA * _SELU_SCALE, 1.0, _SELU_SCALE, inplace)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x for x > 0, else negative_slope * x."""
     x = _operand(input, inplace)
@@ -165,7 +165,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     return _result("leaky_relu", input, y, inplace)
 
 
-@public(of="calque nn.functional")
+@public(of="calque nn.functional", steps=True)
 @lower_precision
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Leaky ReLU with a learned slope: one, or one per channel (dim 1)."""
@@ -215,7 +215,7 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
     return _result("rrelu", input, _where_below(x, 0.0, x * slope, x), inplace)
 
 
-@public(method=False, out=True, of="calque nn.functional")
+@public(method=False, out=True, of="calque nn.functional", steps=True)
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x for x > threshold, else value."""
     x = _operand(input, inplace)
@@ -286,7 +286,7 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
     return _result("silu", input, y, inplace)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x tanh(softplus(x))."""
     return _result("mish", input, _once(lambda x: x * T.tanh(softplus(x)), _operand(input, inplace)), inplace)
@@ -336,7 +336,7 @@ def logsigmoid(input: Tensor) -> Tensor:
     return with_gradient("LogSigmoidBackward0", *_LOGSIGMOID, (row_major(input),))  # type: ignore[no-any-return]
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def softsign(input: Tensor) -> Tensor:
     """x / (1 + |x|)."""
     return input / (T.abs(input) + 1.0)
@@ -354,19 +354,19 @@ def sigmoid(input: Tensor) -> Tensor:
     return T.sigmoid(input)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def tanhshrink(input: Tensor) -> Tensor:
     """x - tanh(x)."""
     return input - T.tanh(input)
 
 
-@public(out=True, of="calque nn.functional")
+@public(out=True, of="calque nn.functional", steps=True)
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > lambd, else 0."""
     return _shrunk("HardshrinkBackward0", input, float(lambd), lambda x: x)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x - lambd for x > lambd, x + lambd for x < -lambd, else 0."""
     if lambd < 0:
@@ -380,19 +380,19 @@ def _shrunk(label: str, x: Tensor, bound: float, outside: Callable[[Tensor], Ten
     return _passing(label, lambda x: choose(T.le(T.abs(x), bound), 0.0, outside(x), x._layout.dtype), lambda x: T.gt(T.abs(x), bound), x)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """relu6(x + 3) / 6."""
     return _result("hardsigmoid", input, _once(lambda x: relu6(unless_nan(x) + 3.0) * (1.0 / 6.0), _operand(input, inplace)), inplace)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x relu6(x + 3) / 6."""
     return _result("hardswish", input, _once(lambda x: x * relu6(x + 3.0) * (1.0 / 6.0), _operand(input, inplace)), inplace)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """First half times sigmoid of the second half along `dim`: (*, 2 n, *) -> (*, n, *)."""
     require_real("glu", input)

@@ -156,7 +156,7 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Tensor
     return T.unflatten(q, -3, (groups, heads // groups)), T.unsqueeze(k, -3), T.unsqueeze(v, -3), mask
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @lower_precision
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,

@@ -180,7 +180,7 @@ def _warn_softmax(input: Tensor) -> None:
         warn_user(text)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @full_precision
 def cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
@@ -211,7 +211,7 @@ def cross_entropy(
     return with_gradient("NllLossBackward0", node.forward, node.backward, (input,))  # type: ignore[no-any-return]
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def linear_cross_entropy(
     input: Tensor,
     linear_weight: Tensor,
@@ -267,7 +267,7 @@ def _probabilities(input: Tensor, target: Tensor, weight: Any, reduction: str, s
     return reduced(loss, reduction, "cross_entropy")
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @full_precision
 def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,

@@ -12,7 +12,7 @@ from calque.functional.distances import row_distance
 from calque.tensor import Tensor
 
 
-@public(method=False, of="calque nn.functional")
+@public(method=False, of="calque nn.functional", steps=True)
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 . x2 / (max(|x1|, eps) max(|x2|, eps)) along `dim`, which disappears.
 
@@ -32,7 +32,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     return T.sum((x1 / lengths[0]) * (x2 / lengths[1]), dim)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """p-norm of x1 - x2 + eps over the last dim: (N, D), (N, D) -> (N)."""
     require_tensors("pairwise_distance", x1, x2)

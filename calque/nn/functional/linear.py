@@ -7,7 +7,6 @@ from math import prod
 from typing import Any
 
 from calque import functional as T
-from calque.autograd.superinstruction import computed, computes
 from calque.base.cache import Cache
 from calque.base.errors import ShapeError
 from calque.functional.common import require_dims, require_tensors
@@ -66,7 +65,7 @@ def _fit(input: Tensor, weight: Tensor, bias: Any) -> Callable[..., Tensor]:
     return vector if weight._layout.ndim == 1 else product
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @lower_precision
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b: (*, in), (out, in), (out) -> (*, out).
@@ -77,10 +76,10 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     key = (input._layout, weight._layout, None if bias is None else bias._layout)
     fit = _FITTING.get(key) or _FITTING.keep(key, _fit(input, weight, bias))
-    return computed(fit, (input, weight, bias))[0] if computes() else fit(input, weight, bias)
+    return fit(input, weight, bias)
 
 
-@public(method=False, of="calque nn.functional")
+@public(method=False, of="calque nn.functional", steps=True)
 @as_given
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x1^T W_k x2 + b_k for every output k: (*, in1), (*, in2), (out, in1, in2) -> (*, out)."""

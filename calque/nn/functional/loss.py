@@ -50,7 +50,7 @@ def _pairwise(op: str, input: Tensor, target: Tensor, loss: Tensor, weight: Any,
     return T.sum(loss) / T.sum(weight) if reduction == "mean" else reduced(loss, reduction, op)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @full_precision
 def mse_loss(
     input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Tensor | None = None
@@ -68,7 +68,7 @@ def mse_loss(
     return _pairwise("mse_loss", input, target, d * d, weight, reduction)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @full_precision
 def l1_loss(
     input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Tensor | None = None
@@ -79,7 +79,7 @@ def l1_loss(
     return _pairwise("l1_loss", input, target, T.abs(input - target), weight, reduction)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @full_precision
 def smooth_l1_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """d ** 2 / (2 beta) for d = |x - y| < beta, else d - beta / 2."""
@@ -105,7 +105,7 @@ def _quadratic_then_linear(d: Tensor, bound: float) -> Tensor:
     return choose(T.lt(size, bound), inside * inside * 0.5, (size - 0.5 * bound) * bound, size._layout.dtype)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @full_precision
 def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None) -> Tensor:
     """d ** 2 / 2 for d = |x - y| <= delta, else delta (d - delta / 2)."""
@@ -148,7 +148,7 @@ def _same_shape(op: str, input: Tensor, target: Tensor) -> None:
         raise DTypeError(f"[{op}] expected floating targets in [0, 1], got dtype {target._layout.dtype!r}; convert with .float()")
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @full_precision
 def binary_cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
@@ -209,7 +209,7 @@ def _logits_backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
     return gx, gy, gp
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @full_precision
 def binary_cross_entropy_with_logits(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
@@ -232,7 +232,7 @@ def binary_cross_entropy_with_logits(
 # ------------------------------------------------------------------------------------------------------------ distributions
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @full_precision
 def kl_div(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """Kullback-Leibler divergence of log probabilities `input` from `target`: y (log y - x)."""
@@ -257,7 +257,7 @@ def kl_div(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any 
     return reduced(loss, reduction, "kl_div")
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @full_precision
 def poisson_nll_loss(
     input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, size_average: Any = None, eps: float = 1e-8,
@@ -275,7 +275,7 @@ def poisson_nll_loss(
     return reduced(loss, reduction, "poisson_nll_loss")
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def gaussian_nll_loss(input: Tensor, target: Tensor, var: Operand, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Tensor:
     """Negative log likelihood of a normal distribution with mean x and variance `var` (a number or tensor, >= 0, raised to at least `eps`)."""
 
@@ -314,7 +314,7 @@ def _hinge(x: Tensor) -> Tensor:
     return T.clamp(x, min=0.0)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @full_precision
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
@@ -328,7 +328,7 @@ def hinge_embedding_loss(
     return reduced(far + near, reduction, "hinge_embedding_loss")
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @full_precision
 def margin_ranking_loss(
     input1: Tensor,
@@ -349,7 +349,7 @@ def margin_ranking_loss(
     return reduced(_hinge(float(margin) - target * (input1 - input2)), reduction, "margin_ranking_loss")
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @full_precision
 def cosine_embedding_loss(
     input1: Tensor,
@@ -381,7 +381,7 @@ def _cosine(a: Tensor, b: Tensor) -> Tensor:
     return T.sum(a * b, last) / T.sqrt((T.sum(a * a, last) + eps) * (T.sum(b * b, last) + eps))
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @full_precision
 def triplet_margin_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-6, swap: bool = False,
@@ -416,7 +416,7 @@ def triplet_margin_with_distance_loss(
     return reduced(_hinge(near - far + float(margin)), reduction, "triplet_margin_loss")
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @full_precision
 def soft_margin_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> Tensor:
     """log(1 + exp(-y x)) for y = 1 or -1."""
@@ -428,7 +428,7 @@ def soft_margin_loss(input: Tensor, target: Tensor, size_average: Any = None, re
     return reduced(_softplus_of_minus(input * target), reduction, "soft_margin_loss")
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def multilabel_soft_margin_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
 ) -> Tensor:
@@ -451,7 +451,7 @@ def _positive(gap: Tensor) -> Tensor:
     return choose(T.gt(gap, 0.0), gap, 0.0, gap._layout.dtype)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 @full_precision
 def multi_margin_loss(
     input: Tensor,
@@ -490,7 +490,7 @@ def _bad_name(classes: int, where: tuple[int, ...], value: int) -> Exception:
     )
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def multilabel_margin_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> Tensor:
     """sum over labels y and over i that is none of max(0, 1 - x[y] + x[i]) / C, where labels end at the first -1: (N, C), (N, C) int64 -> scalar.
 

@@ -195,7 +195,7 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | 
     return with_gradient("NativeLayerNormBackward0", forward, rule, (row_major(input), weight, bias))  # type: ignore[no-any-return]
 
 
-@public(method=False, of="calque nn.functional")
+@public(method=False, of="calque nn.functional", steps=True)
 def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """x / sqrt(mean(x^2) + eps) over the last dims, scaled: (*, normalized_shape) -> the same. `eps` defaults to the dtype's epsilon."""
     _, dims, lead = _trailing("rms_norm", input, normalized_shape, weight, None)
@@ -322,7 +322,7 @@ def _averaged(
     return ()
 
 
-@public(method=False, of="calque nn.functional")
+@public(method=False, of="calque nn.functional", steps=True)
 def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """Normalise each sample over the channels of a group and all positions: (N, C, *) -> the same."""
     _check_channels("group_norm", input, weight=weight, bias=bias)
@@ -402,7 +402,7 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     return input / (shifted * (alpha / size) + float(k)) ** float(beta)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None) -> Tensor:
     """x / max(norm_p(x), eps) along `dim`: (*) -> (*).
 

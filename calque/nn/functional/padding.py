@@ -21,7 +21,7 @@ from calque.nn.functional.rows import kinked
 from calque.tensor import Tensor, upload_known
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
     """Add (or with negative numbers remove) elements: `pad` lists (before, after) of the last dim, then of the one before it, ...
 

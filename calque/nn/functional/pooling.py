@@ -402,7 +402,7 @@ def max_pool2d(
     return _max_pool("max_pool2d", 2, input, (kernel_size, stride, padding, dilation), ceil_mode, return_indices)
 
 
-@public(method=False, of="calque nn.functional")
+@public(method=False, of="calque nn.functional", steps=True)
 def max_pool1d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,
 ) -> Any:  # fmt: skip
@@ -471,7 +471,7 @@ def _avg_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mo
     return back(cast(totals / count, x._layout.dtype))  # type: ignore[no-any-return]
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def avg_pool2d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True,
     divisor_override: int | None = None,
@@ -480,7 +480,7 @@ def avg_pool2d(
     return _avg_pool("avg_pool2d", 2, input, (kernel_size, stride, padding), ceil_mode, count_include_pad, divisor_override)
 
 
-@public(method=False, of="calque nn.functional")
+@public(method=False, of="calque nn.functional", steps=True)
 def avg_pool1d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True
 ) -> Tensor:
@@ -548,7 +548,7 @@ def _adaptive_average(op: str, x: Tensor, output_size: Any) -> Tensor:
     return cast(T.matmul(_averages(hw[0], out[0], kind), rows), given)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     """Mean over windows that divide the image into `output_size`: (N, C, H, W) -> (N, C, *output_size)."""
     x, back = _batched("adaptive_avg_pool2d", input, 2)
@@ -589,7 +589,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     return tuple(found) if return_indices else found[0]
 
 
-@public(method=False, of="calque nn.functional")
+@public(method=False, of="calque nn.functional", steps=True)
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Maximum over windows that divide the sequence into `output_size`: (N, C, L) -> (N, C, output_size)."""
     if (others := current("adaptive_max_pool1d_with_indices", adaptive_max_pool1d)) is not adaptive_max_pool1d and not return_indices:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from calque import functional as T
-from calque.autograd.superinstruction import computed, computes
+from calque.autograd.superinstruction import computed
 from calque.base.dtypes import bool_, int64
 from calque.nn.functional.linear import MATMUL
 from calque.nn.functional.rows import choose
@@ -72,7 +72,7 @@ def _lstm_next(z: Tensor, c: Tensor) -> tuple[Tensor, ...]:
 
 def lstm_step(z: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     """(h, c) of the summed inputs of the four gates (N, 4 H)."""
-    return computed(_lstm_next, (z, c)) if computes() else _lstm_next(z, c)
+    return computed(_lstm_next, z, c)  # type: ignore[no-any-return]
 
 
 def _lstm_steps(projected: Tensor, h: Tensor, c: Tensor, weight: Tensor) -> tuple[Any, ...]:
@@ -153,8 +153,7 @@ def _gru_next(projected: Tensor, h: Tensor, weight: Tensor, bias: Any) -> Tensor
 
 def gru_step(projected: Tensor, h: Tensor, weight: Tensor, bias: Any) -> Tensor:
     """Next state of a GRU from the input's share (N, 3 H) of the gates."""
-    operands = projected, h, weight, bias
-    return computed(_gru_next, operands)[0] if computes() else _gru_next(*operands)
+    return computed(_gru_next, projected, h, weight, bias)  # type: ignore[no-any-return]
 
 
 def _gru_forward(projected: Tensor, h: Tensor, weight: Tensor, bias: Tensor) -> tuple[Any, ...]:

@@ -93,7 +93,7 @@ def _log_softmax(dims: Dims, kind: dt.DType) -> tuple[Any, Any]:
     return forward, formula(forward, backward)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """softmax(-x) along `dim`."""
     if dim is None:

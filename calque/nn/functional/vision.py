@@ -147,7 +147,7 @@ def _output_sizes(hw: tuple[int, ...], size: Any, scale_factor: Any, recompute: 
     return wanted, [None] * n if recompute else scales
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def interpolate(
     input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None,
     recompute_scale_factor: bool | None = None, antialias: bool = False,
@@ -195,19 +195,19 @@ def upsample(input: Tensor, size: Any = None, scale_factor: Any = None, mode: st
     return current("interpolate", interpolate)(input, size, scale_factor, mode, align_corners)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def upsample_nearest(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
     """`interpolate` with mode "nearest"."""
     return current("interpolate", interpolate)(input, size, scale_factor)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
     """`interpolate` with mode "bilinear" and align_corners."""
     return current("interpolate", interpolate)(input, size, scale_factor, "bilinear", True)
 
 
-@public(method=False, of="calque nn.functional")
+@public(method=False, of="calque nn.functional", steps=True)
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """Channels to pixels: (*, C r^2, H, W) -> (*, C, H r, W r). Source: Shi et al., "Sub-Pixel CNN" (2016)."""
     r = whole("pixel_shuffle", "upscale_factor", upscale_factor)
@@ -225,7 +225,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     return owned(T.reshape(moved, (*lead, c, height * r, width * r)), input)
 
 
-@public(method=False, of="calque nn.functional")
+@public(method=False, of="calque nn.functional", steps=True)
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """Pixels to channels: (*, C, H r, W r) -> (*, C r^2, H, W)."""
     r = whole("pixel_unshuffle", "downscale_factor", downscale_factor)
@@ -239,7 +239,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     return owned(T.reshape(moved, (*lead, channels * r * r, height // r, width // r)), input)
 
 
-@public(method=False, of="calque nn.functional")
+@public(method=False, of="calque nn.functional", steps=True)
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """Interleave the channels of the groups: (N, C, *) -> the same. Source: Zhang et al., "ShuffleNet" (2017)."""
     if input._layout.ndim < 3:

@@ -140,7 +140,7 @@ def _inside(along: _Depth, include_pad: bool) -> Any:
     return (stop - start).astype(np.float64)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def avg_pool3d(
     input: Tensor,
     kernel_size: Any,
