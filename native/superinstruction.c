@@ -321,6 +321,7 @@ static PyObject *key_of(Call *call, PyObject *const *args, PyObject *state) {
     call->wanted = false;
     add(call, args[0]);
     add(call, PyDict_GetItemWithError(types, default_name));
+    add(call, AT(state, State.at.grad)); /* some functions compute in another way where gradients may be asked for */
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(args[1]); k++) look_at(call, PyTuple_GET_ITEM(args[1], k));
     PyObject *name, *value;
     for (Py_ssize_t at = 0; PyDict_Next(args[2], &at, &name, &value);) {

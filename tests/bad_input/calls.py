@@ -270,8 +270,8 @@ class Sample:
     def function(self, library: Any) -> Callable[..., Any]:
         return getattr(self.owner(library), self.name)  # type: ignore[no-any-return]
 
-    def arguments(self, library: Any) -> tuple[Any, ...]:
-        rng = np.random.default_rng(7)
+    def arguments(self, library: Any, seed: int = 7) -> tuple[Any, ...]:
+        rng = np.random.default_rng(seed)
 
         def symmetric(n: int) -> Any:
             half = rng.random((n, n))
