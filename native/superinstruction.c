@@ -17,7 +17,7 @@ typedef struct { int from; npy_intp offset; double number; PyObject *value, *lay
 /* One step: by a kernel; by a routine, a function of arrays; or by `kept`, an array that is always the same. Or none: the elements of its operand, side by
    side, lie between `low` and `high`, else Python is to compute. `floating`: see `Buffer`. */
 typedef struct { Kernel *kernel; PyObject *routine, *memory, *kept; int check, floating, inputs; Source *sources; double low, high; } Member;
-typedef struct { int from; PyObject *layout; } Result;
+typedef struct { int from; PyObject *layout; } Result; /* of an operand: it is that operand itself; -1: None */
 
 /* `make`: what makes of the results what the function gives; None: it is one tensor. */
 typedef struct { PyObject_HEAD int operands, members, results; PyObject *make; Member *member; Result result[MOST_RESULTS]; } Superinstruction;
@@ -74,8 +74,11 @@ static bool read_member(Superinstruction *whole, PyObject *item) {
 static bool read_result(Superinstruction *whole, PyObject *item) {
     Result *result = &whole->result[whole->results];
     PyObject *layout;
-    if (!PyArg_ParseTuple(item, "iO!", &result->from, Layout.type, &layout)) return false;
-    if (result->from < whole->operands || result->from >= whole->operands + whole->members) { PyErr_SetString(PyExc_IndexError, "no step has that result"); return false; }
+    if (!PyArg_ParseTuple(item, "iO", &result->from, &layout)) return false;
+    if (result->from >= whole->operands + whole->members || (result->from >= whole->operands && !Py_IS_TYPE(layout, Layout.type))) {
+        PyErr_SetString(PyExc_IndexError, "no step has that result");
+        return false;
+    }
     result->layout = Py_NewRef(layout);
     whole->results++;
     return true;
@@ -251,6 +254,10 @@ static PyObject *results_of(Superinstruction *whole, Run *run, PyObject *trace) 
     PyObject *storages[MOST_MEMBERS] = {NULL}, *found = PyTuple_New(whole->results);
     for (int k = 0; found != NULL && k < whole->results; k++) {
         int from = whole->result[k].from - whole->operands;
+        if (from < 0) {
+            PyTuple_SET_ITEM(found, k, Py_NewRef(from < -whole->operands ? Py_None : run->operands[from + whole->operands]));
+            continue;
+        }
         Member *member = &whole->member[from];
         PyObject *t;
         if (storages[from] == NULL) {

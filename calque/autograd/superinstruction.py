@@ -194,10 +194,20 @@ class _Watched(Eager):
         """Of the steps that make what the function gave, or are codes of checks; False if something else is to it."""
         values = found if isinstance(found, (tuple, list)) else (found,)
         make = None if values is not found else getattr(values, "_make", values.__class__)
-        ends = [self._source(t) if t.__class__ is Tensor and _as_made(t) else None for t in values]
-        if not self.steady or source.warned != self.warned or any(end is None or end[0] < len(self.operands) for end in ends):
+        ends = [self._end(t) for t in values]
+        if not self.steady or source.warned != self.warned or None in ends:
             return False
         return self._of_steps(ends, make)
+
+    def _end(self, t: Any) -> tuple[int, int, Any] | None:
+        """Where a result comes from: from a step, or it is an operand, or None."""
+        if t is None:
+            return -1, 0, None
+        own = next((k for k, x in enumerate(self.operands) if x is t), -1)
+        if own >= 0:
+            return own, 0, None
+        place = self._source(t) if t.__class__ is Tensor and _as_made(t) else None
+        return None if place is None or place[0] < len(self.operands) else place
 
     def _of_steps(self, ends: list[Any], make: Any) -> Any:
         first = len(self.operands)
@@ -213,7 +223,7 @@ class _Watched(Eager):
                 members.append((member.how, sources, member.memory, member.check, member.floating))
                 numbers[first + k] = len(numbers)
         try:
-            made = hot.Superinstruction(first, tuple(members), tuple([(numbers[end[0]], end[2]) for end in ends]), make)
+            made = hot.Superinstruction(first, tuple(members), tuple([(numbers.get(end[0], -1), end[2]) for end in ends]), make)
         except (ValueError, TypeError):  # there are too many steps, or a number is none that its kernel takes
             return False
         return made, MEMBER * len(members) + sum(member[0].nbytes for member in members if member[0].__class__ is np.ndarray)

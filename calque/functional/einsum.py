@@ -185,7 +185,7 @@ def _from_lists(arguments: Sequence[Any]) -> tuple[str, list[Tensor]]:
     return equation, operands
 
 
-@public(method=False)
+@public(method=False, steps=True)
 @lower_precision
 def einsum(equation: Any, *operands: Any) -> Tensor:
     """Sum of products over named dims.

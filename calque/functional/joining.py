@@ -455,7 +455,7 @@ def flipud(input: Tensor) -> Tensor:
     return flip(input, 0)
 
 
-@public()
+@public(steps=True)
 def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
     """Elements moved by `shifts` places along dims, those that fall off re-entering at the other end."""
     if dims is None:

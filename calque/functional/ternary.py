@@ -49,7 +49,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) 
     return cast(add(a, quotient if value == 1 else mul(quotient, value)), common)
 
 
-@public(in_place="method", out=True)
+@public(in_place="method", out=True, steps=True)
 def lerp(input: Tensor, end: Tensor, weight: Operand) -> Tensor:
     """Linear interpolation `input + weight * (end - input)`, broadcast. `weight`: number or Tensor.
 

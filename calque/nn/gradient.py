@@ -70,7 +70,7 @@ def with_gradient(
         v = values[k]
         layouts.append(v._layout)
         shown[k] = wrap(v._storage, v._layout)
-    rule = backward if lasts else formula(forward, backward)
+    rule = backward if lasts else formula(forward, backward, False)
     node = function_node(label, inputs, tuple(layouts), rule)
     node.where = state.trace.cur.line
     _save(node, inputs, values, tuple(shown), uses, reads)
@@ -119,8 +119,12 @@ def of_complex(label: str, forward: Forward, inputs: tuple[Any, ...], count: int
     return values if every else values[0] if count == 1 else values[:count]
 
 
-def formula(forward: Forward, backward: Backward) -> Callable[[Any, list[Any]], tuple[Any, ...]]:
-    """The rule of a node, from its formulas: what `with_gradient` takes for `backward` as well, from a function that has the same ones for long."""
+def formula(forward: Forward, backward: Backward, lasts: bool = True) -> Callable[[Any, list[Any]], tuple[Any, ...]]:
+    """The rule of a node, from its formulas: what `with_gradient` takes for `backward` as well, from a function that has the same ones for long
+    (`lasts`)."""
+
+    def gradients(inputs: tuple[Any, ...], values: tuple[Any, ...], needs: tuple[bool, ...], *grads: Any) -> tuple[Any, ...]:
+        return backward(Saved(inputs, values, needs), *grads)
 
     def apply(node: Any, grads: list[Any]) -> tuple[Any, ...]:
         inputs, versions, values = node.context
@@ -133,6 +137,8 @@ def formula(forward: Forward, backward: Backward) -> Callable[[Any, list[Any]], 
             inputs = tuple(map(with_history, inputs, node.next))
             values = forward(*inputs)
         needs = tuple([t is not None for t in node.next])
+        if lasts and local.state.trace.eager:
+            return computed(gradients, inputs, values, needs, *grads)  # type: ignore[no-any-return]
         return backward(Saved(inputs, values, needs), *grads)
 
     return apply

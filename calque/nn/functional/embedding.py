@@ -102,7 +102,7 @@ def _over_bags(rows: Tensor, kept: Tensor, bag: Tensor, bags: int, mode: str) ->
     return summed / T.clamp(T.index_add(constant(0.0, kind, (room, 1)), 0, bag, cast(kept, kind))[:bags], min=1.0)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def embedding(
     input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
     scale_grad_by_freq: bool = False, sparse: bool = False,
@@ -239,7 +239,7 @@ def embedding_bag(
     return summed if mode == "sum" else summed / T.clamp(T.sum(cast(kept, kind), 1), min=1.0)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """int64 codes with a single 1: (*) -> (*, num_classes). With -1 the largest value decides (read at once).
 

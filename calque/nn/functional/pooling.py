@@ -388,7 +388,7 @@ def _max_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mo
     return back(y), back(flat)
 
 
-@public(method=False, of="calque nn.functional")
+@public(method=False, of="calque nn.functional", steps=True)
 def max_pool2d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,
 ) -> Any:  # fmt: skip

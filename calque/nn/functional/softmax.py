@@ -69,7 +69,7 @@ def _softmax(dims: Dims, kind: dt.DType) -> tuple[Any, Any]:
     return forward, formula(forward, backward)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """log(softmax(x)) along `dim`, computed stably: (*) -> (*)."""
     input, d = _prepared("log_softmax", input, dim, dtype)

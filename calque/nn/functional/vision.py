@@ -268,7 +268,7 @@ def _column_view(n: int, c: int, k: Any, d: Any, s: Any, padded: Any, out: Any) 
     return (n, c, *k, *out), (a, b, h * d[0], w * d[1], h * s[0], w * s[1])
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
     """Windows as columns: (N, C, H, W) -> (N, C kH kW, positions)."""
     require_dims("unfold", input, 3, 4)
@@ -281,7 +281,7 @@ def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0,
     return T.reshape(prim("view", x, shape, strides, 0), (n, c * k[0] * k[1], out[0] * out[1]))
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def fold(input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
     """Columns added up as windows of an image, the transpose of `unfold`: (N, C kH kW, positions) -> (N, C, *output_size)."""
     require_dims("fold", input, 2, 3)
