@@ -257,6 +257,15 @@ static void join(const Kernel *kernel, char **pointers, char *out) {
         } \
     }
 
+/* The product of all of them, kept in `Wide`. */
+#define MULTIPLIED(name, Type, Wide) \
+    static void name(const Kernel *kernel, const char *in, npy_intp step, char *out, npy_intp there) { \
+        (void)there; \
+        Wide total = 1; \
+        for (npy_intp k = 0; k < kernel->n; k++) total *= (Wide)NUMBER_AT(Type, k); \
+        *(Type *)out = (Type)total; \
+    }
+
 /* Positions of the elements of ranks m to k, the first of equal ones first: each goes to its place among the best k so far. */
 #define RANKED_OF(name, Type, is_nan, down) \
     static void name(const Kernel *kernel, const char *in, npy_intp step, char *out, npy_intp there) { \
@@ -287,6 +296,7 @@ static void join(const Kernel *kernel, char **pointers, char *out) {
     BEST_OF(argmin_##ending, Type, is_nan, <) \
     RUNNING_OF(cumsum_##ending, Type, Wide, 0, +) \
     RUNNING_OF(cumprod_##ending, Type, Wide, 1, *) \
+    MULTIPLIED(prod_##ending, Type, Wide) \
     RANKED_OF(ranked_##ending, Type, is_nan, false) \
     RANKED_OF(ranked_down_##ending, Type, is_nan, true)
 OF_ROWS(single, float, double, isnan)
@@ -295,7 +305,7 @@ OF_ROWS(whole, int64_t, uint64_t, NEVER)
 
 #define ROW_FUNCTION(name) {#name, name##_single, name##_twice, name##_whole}
 static const struct { const char *name; Row_Function single, twice, whole; } row_functions[] = {
-    ROW_FUNCTION(argmax), ROW_FUNCTION(argmin), ROW_FUNCTION(cumsum), ROW_FUNCTION(cumprod), ROW_FUNCTION(ranked), ROW_FUNCTION(ranked_down),
+    ROW_FUNCTION(argmax), ROW_FUNCTION(argmin), ROW_FUNCTION(cumsum), ROW_FUNCTION(cumprod), ROW_FUNCTION(prod), ROW_FUNCTION(ranked), ROW_FUNCTION(ranked_down),
 };
 
 static Row_Function find_row_function(PyObject *name, int type) {
@@ -457,6 +467,7 @@ static PyObject *call(PyObject *self, PyObject *const *args, size_t given, PyObj
     char *pointers[MOST_INPUTS + 1];
     double numbers[MOST_INPUTS];
     npy_intp rows[MOST_INPUTS][2];
+    PyObject *copies[MOST_INPUTS] = {NULL}, *out = NULL;
     bool fits = count == kernel->inputs && names == NULL;
     for (Py_ssize_t k = 0; fits && k < count; k++) {
         PyObject *x = args[k];
@@ -468,24 +479,29 @@ static PyObject *call(PyObject *self, PyObject *const *args, size_t given, PyObj
                 fits = fits && PyArray_NDIM(array) == 2;
                 for (int d = 0; fits && d < 2; d++) rows[k][d] = PyArray_STRIDE(array, d) / PyArray_ITEMSIZE(array);
                 fits = fits && (k == 0 ? takes(kernel->m, kernel->k, rows[0]) : takes(kernel->k, kernel->n, rows[1]));
-            } else
-                fits = fits && PyArray_IS_C_CONTIGUOUS(array);
+            } else if (fits && !PyArray_IS_C_CONTIGUOUS(array)) {
+                copies[k] = kernel->upright >> k & 1 ? PyArray_NewCopy(array, NPY_CORDER) : NULL;
+                fits = copies[k] != NULL;
+                if (fits) pointers[k] = PyArray_BYTES((PyArrayObject *)copies[k]);
+            }
         } else if (kernel->sizes[k] == 1 && (PyFloat_CheckExact(x) || PyLong_CheckExact(x) || PyBool_Check(x))) {
             pointers[k] = (char *)&numbers[k];
             fits = number_at(x, kernel->types[k], pointers[k]);
         } else
             fits = false;
     }
-    if (!fits) return PyObject_Vectorcall(kernel->function, args, given, names);
-    PyObject *out = PyArray_SimpleNew(kernel->out_ndim, kernel->out_dims, kernel->out_type);
-    if (out == NULL) return NULL;
-    if (kernel->kind == PRODUCT) {
-        pointers[2] = PyArray_BYTES((PyArrayObject *)out);
-        product(kernel, pointers, rows);
-    } else if (!run_kernel(kernel, pointers, PyArray_BYTES((PyArrayObject *)out))) {
-        Py_DECREF(out);
-        return PyErr_NoMemory();
+    if (!fits)
+        out = PyErr_Occurred() ? NULL : PyObject_Vectorcall(kernel->function, args, given, names);
+    else if ((out = PyArray_SimpleNew(kernel->out_ndim, kernel->out_dims, kernel->out_type)) != NULL) {
+        if (kernel->kind == PRODUCT) {
+            pointers[2] = PyArray_BYTES((PyArrayObject *)out);
+            product(kernel, pointers, rows);
+        } else if (!run_kernel(kernel, pointers, PyArray_BYTES((PyArrayObject *)out))) {
+            Py_CLEAR(out);
+            PyErr_NoMemory();
+        }
     }
+    for (Py_ssize_t k = 0; k < MOST_INPUTS; k++) Py_XDECREF(copies[k]);
     return out;
 }
 
@@ -606,12 +622,12 @@ static bool find_loop(PyObject *function, const int *types, int count, PyUFuncGe
     return false;
 }
 
-/* Kernel(kind, large, function, layout, memory, shape, sizes, types, out_type, dims, steps, extents, rows, ufuncs, start) */
+/* Kernel(kind, large, upright, function, layout, memory, shape, sizes, types, out_type, dims, steps, extents, rows, ufuncs, start) */
 static PyObject *create(PyTypeObject *type, PyObject *args, PyObject *names) {
     (void)names;
-    int kind, large, out_type;
+    int kind, large, upright, out_type;
     PyObject *function, *layout, *memory, *shape, *dims, *steps, *sizes, *types, *extents, *rows, *ufuncs, *start;
-    if (!PyArg_ParseTuple(args, "ipOOOO!O!O!iO!O!O!O!O!O", &kind, &large, &function, &layout, &memory, &PyTuple_Type, &shape, &PyTuple_Type, &sizes,
+    if (!PyArg_ParseTuple(args, "ipiOOOO!O!O!iO!O!O!O!O!O", &kind, &large, &upright, &function, &layout, &memory, &PyTuple_Type, &shape, &PyTuple_Type, &sizes,
                           &PyTuple_Type, &types, &out_type, &PyTuple_Type, &dims, &PyTuple_Type, &steps, &PyTuple_Type, &extents, &PyTuple_Type, &rows,
                           &PyTuple_Type, &ufuncs, &start))
         return NULL;
@@ -623,6 +639,7 @@ static PyObject *create(PyTypeObject *type, PyObject *args, PyObject *names) {
     kernel->memory = Py_NewRef(memory);
     kernel->kind = kind;
     kernel->large = large;
+    kernel->upright = upright;
     kernel->out_type = out_type;
     Py_ssize_t count = 0, inputs = PyTuple_GET_SIZE(types), ndim = 0, given = PyTuple_GET_SIZE(rows);
     npy_intp sizes_of[3] = {0};

@@ -32,6 +32,7 @@ struct Kernel {
     vectorcallfunc vectorcall;
     int kind, inputs, ndim, next_place, out_ndim;
     bool large; /* see `run/estimate.py` */
+    int upright; /* bit k: it was worked out for an operand k that is row-major */
     npy_intp dims[MOST_DIMS], steps[MOST_DIMS][MOST_INPUTS + 1], sizes[MOST_INPUTS], rows[MOST_INPUTS][2];
     npy_intp numel, out_dims[MOST_DIMS], m, n, k; /* m, n, k: extents of a product; of other kinds see `small.py` */
     int types[MOST_INPUTS], out_type;

@@ -36,6 +36,7 @@ _REDUCED: dict[OpDef, tuple[Any, dict[DType, Any]]] = {  # whose loop, and what 
     get("all"): (np.logical_and, {bool_: True}), get("sum"): (np.add, dict.fromkeys(_NUMBERS, 0)),
 }  # fmt: skip
 _SIGMOID, _RELU, _SUM, _CAST, _ARGSORT, _RANKED = get("sigmoid"), get("relu"), get("sum"), get("cast"), get("argsort"), get("ranked")
+_PRODUCT_OF = get("prod")
 _ADDED, _PUT = (get("index_add"), get("scatter_add")), (get("index_put"), get("scatter"))
 _SLICES = (_ADDED[0], _PUT[0])
 _CONVERTED = (bool_, uint8, int32, int64, float32, float64)
@@ -91,7 +92,8 @@ def kernel_of(
     kind, *more = found
     types = tuple([each.np.num for _, _, each in operands])
     try:
-        return hot.Kernel(kind, large, function, layout, memory, shape, sizes, types, dtype.np.num, *more)
+        upright = sum([1 << k for k, (given, strides, _) in enumerate(operands) if given and strides == contiguous_strides(given)])
+        return hot.Kernel(kind, large, upright, function, layout, memory, shape, sizes, types, dtype.np.num, *more)
     except ValueError:  # NumPy has no loop for these types
         return None
 
@@ -146,7 +148,7 @@ def _count(w: Wanted) -> Computation | None:
 
 def longer_inside(dims: Shape, steps: tuple[Shape, ...]) -> tuple[Shape, tuple[Shape, ...]]:
     """A nest with its longest loop in the place of an innermost one of few turns: (50, 50, 3) / (50, 50, 1) takes 3 rows of 2,500, not 2,500 of 3.
-    For two operands: NumPy's loops of one want results side by side."""
+    For two operands: NumPy's loops of one want results side by side. And for the largest or smallest, of which the order says nothing."""
     longest = max(range(len(dims)), key=lambda d: dims[d])
     if dims[-1] >= SHORT or dims[longest] < 2 * dims[-1]:
         return dims, steps
@@ -204,12 +206,14 @@ def _row_major(w: Wanted) -> bool:
 def _best(w: Wanted) -> Computation | None:
     """Along one dim, or of all numbers as one row."""
     (given, strides, kind), dims = w.operands[0], tuple(w.attrs[0])
-    if len(dims) == len(given) and strides == contiguous_strides(given):
-        given, strides, dims = (prod(given),), (1,), (0,)
+    first = len(given) - len(dims)
+    if len(dims) > 1 and dims == tuple(range(first, len(given))) and strides == contiguous_strides(given):  # the last ones are one
+        given, strides, dims = (*given[:first], prod(given[first:])), (*strides[:first], 1), (first,)
     if len(dims) != 1 or kind not in _NUMBERS:
         return None
+    own = w.dtype if w.op is _PRODUCT_OF else int64
     kept = contiguous_strides(tuple([n for d, n in enumerate(given) if d != dims[0]]))
-    return _rows(w.op.name, (given, strides, kind), dims[0], (*kept[: dims[0]], 0, *kept[dims[0] :]), int64)
+    return _rows(w.op.name, (given, strides, kind), dims[0], (*kept[: dims[0]], 0, *kept[dims[0] :]), own)
 
 
 def _running(w: Wanted) -> Computation | None:
@@ -292,20 +296,22 @@ def _product(w: Wanted) -> Computation | None:
 
 def _reduction(w: Wanted) -> Computation | None:
     (dims, keepdim), (whole, _, kind), (ufunc, starts) = w.attrs[:2], w.operands[0], _REDUCED[w.op]
-    if not dims or kind is not w.dtype or kind not in starts:
+    if not dims:
+        return _copy(w)
+    if kind is not w.dtype or kind not in starts:
         return None
     kept = iter(contiguous_strides(w.shape if not keepdim else tuple([n for d, n in enumerate(w.shape) if d not in dims])))
     out = tuple([0 if d in dims else next(kept) for d in range(len(whole))])
     if w.op is _SUM and kind is float32:  # added up in float64
         return Computation(SUM, *nest(w.operands, whole, out, float64))
-    return Computation(REDUCE, *nest(w.operands, whole, out, kind), (0, 0, kind.itemsize), ufuncs=(ufunc,), start=starts[kind])
+    return Computation(REDUCE, *longer_inside(*nest(w.operands, whole, out, kind)), (0, 0, kind.itemsize), ufuncs=(ufunc,), start=starts[kind])
 
 
 _DESCRIBED: dict[OpDef, Callable[[Wanted], Computation | None]] = {  # of all others `_elementwise`
-    _CAST: _cast, get("random_bits"): _random, get("iota"): _count, get("matmul"): _product, get("copy"): _copy, get("full"): _copy,
+    _CAST: _cast, get("random_bits"): _random, get("iota"): _count, get("matmul"): _product, get("copy"): _copy, get("full"): _copy, get("kink"): _copy,
     get("where"): _where, get("gather"): _gather, get("index_select"): _look_up, get("cat"): _join, get("update"): _update,
     get("view"): _view,
-    get("argmin"): _best, get("argmax"): _best, get("cumsum"): _running, get("cumprod"): _running, _ARGSORT: _in_order, _RANKED: _in_order,
+    get("argmin"): _best, get("argmax"): _best, _PRODUCT_OF: _best, get("cumsum"): _running, get("cumprod"): _running, _ARGSORT: _in_order, _RANKED: _in_order,
     **dict.fromkeys(_REDUCED, _reduction), **dict.fromkeys((*_ADDED, *_PUT), _put),
 }  # fmt: skip
 
