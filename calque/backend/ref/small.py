@@ -308,10 +308,12 @@ def _reduction(w: Wanted) -> Computation | None:
 
 
 _DESCRIBED: dict[OpDef, Callable[[Wanted], Computation | None]] = {  # of all others `_elementwise`
-    _CAST: _cast, get("random_bits"): _random, get("iota"): _count, get("matmul"): _product, get("copy"): _copy, get("full"): _copy, get("kink"): _copy,
+    _CAST: _cast, get("random_bits"): _random, get("iota"): _count, get("matmul"): _product, get("copy"): _copy, get("full"): _copy,
+    get("kink"): _copy,
     get("where"): _where, get("gather"): _gather, get("index_select"): _look_up, get("cat"): _join, get("update"): _update,
     get("view"): _view,
-    get("argmin"): _best, get("argmax"): _best, _PRODUCT_OF: _best, get("cumsum"): _running, get("cumprod"): _running, _ARGSORT: _in_order, _RANKED: _in_order,
+    get("argmin"): _best, get("argmax"): _best, _PRODUCT_OF: _best, get("cumsum"): _running, get("cumprod"): _running,
+    _ARGSORT: _in_order, _RANKED: _in_order,
     **dict.fromkeys(_REDUCED, _reduction), **dict.fromkeys((*_ADDED, *_PUT), _put),
 }  # fmt: skip
 
