@@ -15,7 +15,7 @@ from calque.base.shapes import contiguous_strides, within_dense
 from calque.observe.source import user_line
 from calque.ops.opdef import get
 from calque.record import recorder
-from calque.record.nodes import FunctionNode, GradNode
+from calque.record.nodes import FunctionNode, GradNode, OutputNode
 from calque.record.recorder import local
 from calque.record.versions import Silent, silence
 from calque.tensor import Tensor, constant, function_node, layout_of, record
@@ -127,8 +127,10 @@ def _with_history(fresh: Tensor, source: Tensor) -> Tensor:
 
 
 def check_in_place(t: Tensor) -> None:
-    """Raise if an in-place write to `t` would lose a leaf's gradient."""
+    """Raise if an in-place write to `t` would lose a gradient: that of a leaf, or that of the value which `t` shows without its history."""
     base = t if t._base is None or (t._requires_grad and t._grad_fn is None) else t._base
+    if base is not t and base._requires_grad and base._grad_fn is not None:
+        _check_view(t)
     if base._requires_grad and base._grad_fn is None:
         name = getattr(base, "_name", "")
         what = f"parameter {name!r}" if name else f"a leaf of shape {tuple(base._layout.shape)}"
@@ -137,6 +139,44 @@ def check_in_place(t: Tensor) -> None:
             f"[in-place] {view}{what} is a leaf Variable that requires grad and is being used in an in-place operation; "
             "wrap the update in calque.no_grad() or use .detach()"
         )
+
+
+def _check_view(t: Tensor) -> None:
+    """Raise if a view has not the history of its base, which would go on without what is written through the view."""
+    function = maker(t)
+    if function is not None:
+        raise AutogradError(
+            f"[in-place] the output of {function.name()} is a view and is being modified inplace: it was made by a function with a backward of its own, "
+            "which a write cannot go through; return a clone() from forward, or write to a clone()"
+        )
+    if t._grad_fn is None:
+        raise AutogradError(
+            "[in-place] A view was created in no_grad mode and is being modified inplace with grad mode enabled: the history of its base would not "
+            "know of it; write under calque.no_grad(), to a clone(), or take the view outside of no_grad()"
+        )
+
+
+def maker(t: Tensor) -> FunctionNode | None:
+    """The node of the user's function that has given `t`, unless it says that it has written to `t`."""
+    node: Any = t._grad_fn
+    node = node.next[0] if isinstance(node, OutputNode) else node
+    context: Any = node.context if isinstance(node, FunctionNode) else None
+    if not getattr(type(context), "of_a_function", False) or any(t is dirty for dirty in context._dirty):
+        return None
+    return node  # type: ignore[no-any-return]
+
+
+def _outdated(function: FunctionNode, v: Tensor) -> FunctionNode:
+    """The history of a view that the user's function has made, once its base is written to: neither the function's gradient nor that of a view."""
+    name = function.name()
+
+    def refuse(node: GradNode, grads: Sequence[Any]) -> Any:
+        raise AutogradError(
+            f"[backward] the output of {name} is a view and its base or another view of its base has been modified inplace, so the gradient of that "
+            "function does not hold any more; return a clone() from forward, or write to a clone()"
+        )
+
+    return function_node(function.label, (None,), (v._layout,), refuse)
 
 
 def _rebase(t: Tensor, base: Tensor, old: GradNode | None, value: Tensor) -> None:
@@ -245,6 +285,10 @@ def refresh_views(base: Tensor, written: Tensor | None) -> None:
             continue
         if not base._requires_grad:
             v._grad_fn, v._requires_grad = None, False
+            continue
+        function = maker(v) if v is not written else None
+        if function is not None:
+            continue_history(v, _outdated(function, v))
             continue
         whole, view = layout_of(base), layout_of(v)
         node = function_node(

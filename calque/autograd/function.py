@@ -21,7 +21,7 @@ from calque.observe.source import user_line
 from calque.ops.opdef import get
 from calque.record.nodes import GradNode, OutputNode
 from calque.record.recorder import Trace, local
-from calque.tensor import FunctionNode, Tensor, constant, function_node, output_nodes, record, shadow, wrap
+from calque.tensor import FunctionNode, Tensor, alias, constant, function_node, output_nodes, record, shadow, wrap
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]
 
@@ -242,12 +242,11 @@ def _with_defaults(forward: Callable[..., Any], args: tuple[Any, ...]) -> tuple[
 
 
 def _own_handle(out: Any, args: tuple[Any, ...], ctx: FunctionCtx) -> Any:
-    """An input returned unchanged becomes a new handle; one changed in place stays itself."""
+    """An input returned unchanged becomes a view of it; one changed in place stays itself."""
     changed = any(out is d for d in ctx._dirty) and not any(out is f for f in ctx._fixed)
     if not isinstance(out, Tensor) or not any(out is a for a in args) or changed:
         return out
-    alias: Tensor = wrap(out._storage, out._layout)
-    return alias
+    return alias(out, out._layout)
 
 
 def _check_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], tensors: list[Any]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import calque
 from calque.autograd import Function, forward_ad, once_differentiable
+from calque.base.errors import AutogradError
 
 
 class Mixed(Function):
@@ -253,3 +254,70 @@ def test_a_gradient_is_summed_to_the_shape_of_one_of_several_outputs() -> None:
     Summed.apply(Twice.apply(x)[0]).backward()
     assert Twice.shapes == [((2, 3), calque.float32, ())]
     assert x.grad is not None and x.grad.tolist() == [[8.0] * 3] * 2
+
+
+class Given(Function):
+    """Gives its argument back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return 3 * g
+
+
+class Flat(Function):
+    """Gives a view of its argument."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.view(-1)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return 3 * g.view(2, 2)
+
+
+class Both(Function):
+    """Gives two views of its argument."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.view(-1), x[0]
+
+    @staticmethod
+    def backward(ctx: Any, g: Any, h: Any) -> Any:
+        return 3 * g.view(2, 2)
+
+
+@pytest.mark.parametrize("function", [Given, Flat, Both])
+def test_views_that_a_function_gives_are_not_written_with_a_gradient(function: Any) -> None:
+    """Neither the gradient of the function nor that of the view would be right: the write is refused, or what follows a write to the base."""
+    x = calque.ones(2, 2, requires_grad=True)
+    for _ in range(3):
+        y = x * 1
+        found = function.apply(y)
+        view = found[0] if function is Both else found
+        assert view._is_view()
+        with pytest.raises(AutogradError, match="Backward is a view and is being modified inplace"):
+            view.mul_(2)
+        used = (view * 5).sum()
+        y.mul_(2)
+        with pytest.raises(AutogradError, match="Backward is a view and its base or another view of its base has been modified inplace"):
+            view.sum().backward()
+        assert calque.autograd.grad(y.sum(), x, retain_graph=True)[0].tolist() == [[2, 2], [2, 2]]
+        assert calque.autograd.grad(used, x)[0].tolist() == [[15, 15], [15, 15]]
+        with calque.no_grad():
+            function.apply(y)
+            view.zero_()
+        assert y.tolist() == [[0, 0], [0, 0]]
+
+
+def test_what_a_function_gives_back_is_a_view_for_a_later_history_too() -> None:
+    x, y = calque.ones(2, requires_grad=True), calque.zeros(2)
+    Given.apply(y).add_(2 * x)
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [2, 2]

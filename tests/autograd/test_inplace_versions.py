@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -221,3 +222,25 @@ def test_the_memory_of_a_tensor_that_is_saved_may_be_given_to_others_that_are_yo
     assert w.grad is not None and w.grad.tolist() == [[3.0] * 3] * 2
     values.set_(values)  # the same memory
     assert values._version == 2
+
+
+WRITES: list[Callable[[Tensor, Tensor], Any]] = [
+    lambda v, x: v.mul_(2), lambda v, x: v.mul_(x[0]), lambda v, x: v.copy_(x[1]), lambda v, x: v.__setitem__(0, 3.0), lambda v, x: v[:1].zero_()
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", [calque.no_grad, calque.inference_mode])
+@pytest.mark.parametrize("write", WRITES)
+def test_a_view_without_history_is_not_written_where_its_base_has_one(mode: Any, write: Callable[[Tensor, Tensor], Any]) -> None:
+    """The gradient of the base would not know of the write."""
+    x = calque.ones(2, 2, requires_grad=True)
+    for base in (x * 1, (x * 1).view(4).view(2, 2)):
+        with mode():
+            view = base[0]
+        with pytest.raises(AutogradError, match="A view was created in no_grad mode and is being modified inplace with grad mode enabled"):
+            write(view, x)
+        assert base.tolist() == [[1, 1], [1, 1]]
+        with calque.no_grad():
+            view.mul_(3)  # writes that nobody follows are allowed, as ever
+        base.detach()[1].mul_(5)
+        assert base.tolist() == [[3, 3], [5, 5]]
