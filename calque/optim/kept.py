@@ -6,12 +6,13 @@ asks for it by its name; what the program has made of that tensor is what the ne
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.tensor import Tensor, upload
+from calque.tensor import Tensor, upload, wrap
 
 held = dict.get  # an entry as the optimizer keeps it
 
@@ -51,3 +52,24 @@ def number_of(state: dict[str, Any], name: str, first: float) -> float:
     """A number that is kept in float32."""
     value = held(state, name, first)
     return float(value) if isinstance(value, Tensor) else value  # type: ignore[no-any-return]
+
+
+def copied(value: Any, memory: dict[int, Any], kind: dt.DType | None = None) -> Any:
+    """A copy that shares no memory with the original, with tensors of this dtype; but a count of steps stays what it is. Tensors that share memory
+    with each other do so in the copy, if their dtype is the one that is wanted: a program may write to a part of what it keeps. `memory`: the copies
+    of storages so far, by the id of the original, which is kept beside it."""
+    if isinstance(value, Tensor):
+        value = value.detach()  # type: ignore[attr-defined]
+        if kind is not None and value.dtype is not kind:
+            return value.to(kind)
+        if hasattr(value, "_elements"):  # of a sparse tensor
+            return value.clone()
+        storage = value._storage
+        if id(storage) not in memory:
+            memory[id(storage)] = storage, wrap(storage, storage.layout).clone()._storage  # type: ignore[attr-defined]
+        return wrap(memory[id(storage)][1], value._layout, type(value))
+    if isinstance(value, dict):
+        return {k: copied(v, memory, None if k == "step" else kind) for k, v in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(copied(v, memory, kind) for v in value)
+    return deepcopy(value)

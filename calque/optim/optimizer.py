@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import math
@@ -27,7 +26,7 @@ from calque.functional.common import is_tensor
 from calque.functional.subclasses import ASKING, forget_asked
 from calque.nn.shares import part_of_state, require_whole, whole_state
 from calque.nn.traps import Departures, look_for_departed
-from calque.optim.kept import ParameterState, count_of, held
+from calque.optim.kept import ParameterState, copied, count_of, held
 from calque.optim.methods import update_by_methods
 from calque.optim.parts import update
 from calque.optim.updates import update_again
@@ -457,14 +456,15 @@ class Optimizer:
         names = {id(p): n for g in self.param_groups for p, n in zip(g["params"], self._names(g), strict=True)}
         loaded = self._no_state()
         problems: list[str] = []
+        memory: dict[int, Any] = {}
         for key, values in state_dict["state"].items():
             parameter = parameters.get(int(key) if isinstance(key, str) and key.isdigit() else key)
             if parameter is None:
-                loaded[key] = _copy(values)
+                loaded[key] = copied(values, memory)
             else:
                 values = part_of_state(values, parameter)
                 problems += self._problems(values, parameter, f"parameter {key} ({names[id(parameter)]})")
-                loaded[parameter] = self._unpacked(values, parameter)
+                loaded[parameter] = self._unpacked(values, parameter, memory)
         if problems:
             _refuse(problems)
         groups = [_merged(group, other) for group, other in zip(self.param_groups, saved, strict=True)]
@@ -514,10 +514,10 @@ class Optimizer:
                 found.append(f"state {name!r} of {what} has shape {list(have.shape)}, its parameter {list(want.shape)}")
         return found
 
-    def _unpacked(self, values: Any, parameter: Tensor) -> Any:
+    def _unpacked(self, values: Any, parameter: Tensor, memory: dict[int, Any]) -> Any:
         """A copy of loaded state, in the dtype of the parameter if that is a floating one, as PyTorch's."""
         kind = layout_of(parameter).dtype
-        result = _copy(values, kind if kind.category == 2 else None)
+        result = copied(values, memory, kind if kind.category == 2 else None)
         for name in self.on_host:
             if is_tensor(result.get(name)):
                 number = result[name].item()
@@ -552,20 +552,9 @@ def _refuse(problems: list[str]) -> NoReturn:
     raise StateDictError("[load_state_dict] " + ";\n  ".join(problems) + "; nothing was loaded")
 
 
-def _copy(value: Any, kind: dt.DType | None = None) -> Any:
-    """A copy that shares no memory with the original, with tensors of this dtype; but a count of steps stays what it is."""
-    if is_tensor(value):
-        return value.detach().clone() if kind is None or value.dtype is kind else value.detach().to(kind)
-    if isinstance(value, dict):
-        return {k: _copy(v, None if k == "step" else kind) for k, v in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_copy(v, kind) for v in value)
-    return copy.deepcopy(value)
-
-
 def _merged(group: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
     """The group with the saved options; a pair that a file format made a list is a tuple again."""
-    found = {k: _copy(v) for k, v in saved.items() if k != "params"}
+    found = {k: copied(v, {}) for k, v in saved.items() if k != "params"}
     return {**group, **{k: tuple(v) if isinstance(group.get(k), tuple) else v for k, v in found.items()}}
 
 

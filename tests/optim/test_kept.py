@@ -81,3 +81,40 @@ def test_a_step_of_the_programs_own_keeps_what_it_puts_there() -> None:
     optimizer.step()
     optimizer.step()
     assert optimizer.state[p]["step"] == 2 and type(optimizer.state[p]["step"]) is int
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_what_shares_memory_in_a_state_shares_it_when_it_is_loaded(other: bool) -> None:
+    """A program keeps a buffer and a view of it, and writes through either."""
+    p = calque.nn.Parameter(calque.zeros(3))
+    first, second = Ring([p]), Ring([calque.nn.Parameter(calque.zeros(3, dtype=calque.float64 if other else calque.float32))])
+    for k in range(3):
+        p.grad = calque.full((3,), k + 1.0)
+        first.step()
+    second.load_state_dict(first.state_dict())
+    kept = second.state[second.param_groups[0]["params"][0]]
+    assert kept["whole"].tolist() == first.state[p]["whole"].tolist()
+    if not other:  # of another dtype they are copies of their own, in both
+        kept["row"].fill_(7)
+        assert kept["whole"][1].tolist() == [7, 7, 7]
+        assert kept["same"] is not kept["whole"]
+        kept["same"].zero_()
+        assert (kept["whole"].tolist(), kept["row"].tolist()) == ([[0] * 3] * 2, [0] * 3)
+    assert first.state[p]["row"].tolist() == [2.125, 2.125, 2.125], "the state that was loaded is another optimizer's"
+
+
+class Ring(calque.optim.Optimizer):
+    """Keeps two gradients, and looks at them in two ways."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    @calque.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            if not state:
+                whole = calque.zeros(2, 3, dtype=p.dtype)
+                state.update(whole=whole, row=whole[1], same=whole)
+            state["row"].lerp_(p.grad, 0.5) if state["row"].any() else state["row"].copy_(state["whole"][0] + p.grad / 2)
+            state["whole"][0].copy_(p.grad)
