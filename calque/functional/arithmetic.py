@@ -161,7 +161,7 @@ def _no_bool(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
 def _zero_divisor(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
     """Refuse a zero divisor of an integer division: at once if it is a number, else by a check when the value is computed."""
     _no_bool(name, a, b, dtype)
-    if dtype.category == 2 or dtype.stored:  # the latter the operation refuses, whatever the divisor is
+    if dtype.category >= 2 or dtype.stored:  # complex and stored types the operation refuses, whatever the divisor is
         return
     if is_number(b):
         if b == 0 and (not is_tensor(a) or a._layout.numel):

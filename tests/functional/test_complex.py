@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import pickle
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import calque
 from calque.autograd import gradcheck, gradgradcheck
 from calque.base.config import settings
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError, UnsupportedTypeError
 from calque.functional.common import prim
 from calque.ops.opdef import REGISTRY, OpDef
 
@@ -388,3 +389,10 @@ def test_functions_for_real_numbers_refuse_complex_ones(name: str) -> None:
         with pytest.raises((TypeError, IndexError, RuntimeError)) as caught:
             REFUSED[name](z)
         assert "complex" in str(caught.value) or (name == "abs_" and needed)  # which a leaf refuses before
+
+
+@pytest.mark.parametrize("write", [operator.floordiv, operator.mod, operator.ifloordiv, operator.imod])
+def test_quotients_and_remainders_by_a_complex_number_are_refused_by_name(write: Any) -> None:
+    for t in (calque.tensor([3, 1]), calque.tensor([3.0, 1.0]), calque.tensor([True])):
+        with pytest.raises(UnsupportedTypeError, match=r"\[(floor_divide|remainder)\] expected a real dtype"):
+            write(t, 1j)
