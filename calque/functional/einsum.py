@@ -11,6 +11,7 @@ from calque.base.text import shown, type_name
 from calque.functional.arithmetic import mul
 from calque.functional.common import is_tensor, prim
 from calque.functional.declared import public
+from calque.functional.formats import contiguous
 from calque.functional.linalg import matmul, require_tensors
 from calque.functional.precision import lower_precision
 from calque.functional.views import permute, reshape
@@ -133,11 +134,20 @@ def _simplify(x: Tensor, labels: Labels, sizes: dict[Any, int]) -> tuple[Tensor,
     return x, labels
 
 
-def _sum_out(x: Tensor, labels: Labels, keep: set[Any]) -> tuple[Tensor, Labels]:
+def _place(label: Any, output: Labels) -> int:
+    return output.index(label) if label in output else len(output)
+
+
+def _sum_out(x: Tensor, labels: Labels, keep: set[Any], output: Labels) -> tuple[Tensor, Labels]:
+    """Sums over all labels but some, dense in the order of the output."""
     dims = tuple(d for d, label in enumerate(labels) if label not in keep)
     if not dims:
         return x, labels
-    return prim("sum", x, dims, False), [label for label in labels if label in keep]
+    x, labels = prim("sum", x, dims, False), [label for label in labels if label in keep]
+    order = sorted(range(len(labels)), key=lambda d: _place(labels[d], output))
+    if order != sorted(order):
+        x, labels = contiguous(permute(x, order)), [labels[d] for d in order]
+    return x, labels
 
 
 def _arrange(x: Tensor, labels: Labels, groups: list[Labels], sizes: dict[Any, int]) -> Tensor:
@@ -148,24 +158,29 @@ def _arrange(x: Tensor, labels: Labels, groups: list[Labels], sizes: dict[Any, i
     return reshape(x, tuple(product(sizes[label] for label in group) for group in groups))
 
 
-def _pair(a: Tensor, left: Labels, b: Tensor, right: Labels, keep: set[Any], sizes: dict[Any, int]) -> tuple[Tensor, Labels]:
-    """Contract two operands over the labels that both have and nobody needs later."""
-    a, left = _sum_out(a, left, keep | set(right))
-    b, right = _sum_out(b, right, keep | set(left))
-    batch = [label for label in left if label in right and label in keep]
+def _pair(a: Tensor, left: Labels, b: Tensor, right: Labels, keep: set[Any], output: Labels, sizes: dict[Any, int]) -> tuple[Tensor, Labels]:
+    """Contract two operands over the labels that both have and nobody needs later. As in PyTorch the dims of each group come in the order of the
+    output, and the operands change places where the result is dense in that order then."""
+    a, left = _sum_out(a, left, keep | set(right), output)
+    b, right = _sum_out(b, right, keep | set(left), output)
+
+    def place(label: Any) -> int:
+        return _place(label, output)
+
+    batch = sorted([label for label in left if label in right and label in keep], key=place)
     inner = [label for label in left if label in right and label not in keep]
-    rows = [label for label in left if label not in right]
-    columns = [label for label in right if label not in left]
+    rows = sorted([label for label in left if label not in right], key=place)
+    columns = sorted([label for label in right if label not in left], key=place)
+    if rows and columns and batch + columns + rows == output:
+        a, left, rows, b, right, columns = b, right, columns, a, left, rows
     labels = batch + rows + columns
-    if inner:
-        x = _arrange(a, left, [batch, rows, inner] if batch else [rows, inner], sizes)
-        y = _arrange(b, right, [batch, inner, columns] if batch else [inner, columns], sizes)
-        out = matmul(x, y)
-    else:
-        x = _arrange(a, left, [batch, rows, []], sizes)
-        y = _arrange(b, right, [batch, [], columns], sizes)
-        out = mul(x, y)
-    return reshape(out, tuple(sizes[label] for label in labels)), labels
+    if not inner:
+        labels.sort(key=place)
+        x, y = (_arrange(x, own, [[label] if label in own else [] for label in labels], sizes) for x, own in ((a, left), (b, right)))
+        return mul(x, y), labels
+    x = _arrange(a, left, [batch, rows, inner] if batch else [rows, inner], sizes)
+    y = _arrange(b, right, [batch, inner, columns] if batch else [inner, columns], sizes)
+    return reshape(matmul(x, y), tuple(sizes[label] for label in labels)), labels
 
 
 def _from_lists(arguments: Sequence[Any]) -> tuple[str, list[Tensor]]:
@@ -228,7 +243,7 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     x, labels = parts[0]
     for number, (y, right) in enumerate(parts[1:], 2):
         later = set(output).union(*(set(w) for _, w in parts[number:]))
-        x, labels = _pair(x, labels, y, right, later, sizes)
-    x, labels = _sum_out(x, labels, set(output))
+        x, labels = _pair(x, labels, y, right, later, output, sizes)
+    x, labels = _sum_out(x, labels, set(output), output)
     order = [labels.index(label) for label in output]
     return permute(x, order) if order != sorted(order) else x
