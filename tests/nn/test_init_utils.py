@@ -144,3 +144,14 @@ def test_packing() -> None:
         pack_padded_sequence(padded, [2, 4, 1], batch_first=True)
     with pytest.raises(ShapeError, match="equal to batch_size"):
         pack_padded_sequence(padded, [2, 4], batch_first=True)
+
+
+def test_sequences_put_back_in_their_order_are_dense() -> None:
+    """Programs look at them as one row per token, which PyTorch's allow."""
+    parts = [calque.ones(n, 3) * n for n in (2, 4, 1)]
+    for order, dense in ((parts, True), (sorted(parts, key=len, reverse=True), False)):
+        packed = pack_sequence(order, enforce_sorted=dense is False)
+        padded, _ = pad_packed_sequence(packed, batch_first=True)
+        assert padded.is_contiguous() is dense
+        if dense:
+            assert padded.view(-1, 3)[:, 0].tolist() == [2, 2, 0, 0, 4, 4, 4, 4, 1, 0, 0, 0]

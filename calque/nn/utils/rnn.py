@@ -159,7 +159,11 @@ def pad_packed_sequence(
     if not reached.all():
         mask = upload(reached.reshape(steps, batch, *(1,) * (data._layout.ndim - 1)), dt.bool_)
         padded = choose(mask, padded, float(padding_value), data._layout.dtype)
-    return T.transpose(padded, 0, 1) if batch_first else padded, upload(lengths, dt.int64)
+    if batch_first:
+        padded = T.transpose(padded, 0, 1)
+        if sequence.unsorted_indices is not None:  # sequences put back in their order are a copy, which may be looked at as any shape
+            padded = T.contiguous(padded)
+    return padded, upload(lengths, dt.int64)
 
 
 def pad_sequence(sequences: Sequence[Tensor], batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right") -> Tensor:
