@@ -146,7 +146,7 @@ def _check_view(t: Tensor) -> None:
     function = maker(t)
     if function is not None:
         raise AutogradError(
-            f"[in-place] the output of {function.name()} is a view and is being modified inplace: it was made by a function with a backward of its own, "
+            f"[in-place] the output of {function.name()} is a view and is being modified inplace: its function has a backward of its own, "
             "which a write cannot go through; return a clone() from forward, or write to a clone()"
         )
     if t._grad_fn is None:
