@@ -14,7 +14,6 @@ from operator import attrgetter
 from types import CodeType
 from typing import Any
 
-from calque.autograd.chain import Chain, expand, held_by
 from calque.autograd.dependencies import Dependencies, Unknown
 from calque.autograd.engine import free
 from calque.base.config import settings
@@ -23,12 +22,11 @@ from calque.record.nodes import VIEW_RULE, CallNode, FunctionNode, GradNode, Out
 from calque.record.path import Counters
 from calque.record.recorder import Storage
 from calque.replay.capture import Changes, Counts
-from calque.replay.macro import Macro
 from calque.replay.stretches import Stretch, StretchCounts, Stretches, possible, verify, watch
 from calque.tensor import TENSOR_TYPES, Tensor, wrap
 
 COMPOSITES: dict[CodeType, int] = {}  # rules whose context is (inputs, their versions, values), and which cell holds the gradient's formula
-_NODES = (GradNode, FunctionNode, OutputNode, CallNode, Chain)
+_NODES = (GradNode, FunctionNode, OutputNode, CallNode)
 _by_number = attrgetter("number")
 
 
@@ -56,7 +54,7 @@ class PassDependencies(Dependencies):
         """Look at everything; False if the pass has to be walked. `wanted`: leaves whose gradients it returns; None if it sets those of all."""
         self.parts += (keep, len(roots))
         try:
-            numbers = self._collect(roots, keep)
+            numbers = self._collect(roots)
             for root, gradient in zip(roots, given, strict=True):
                 self.parts += (numbers[id(root._grad_fn)], root._layout)
                 self.value(gradient)
@@ -68,8 +66,8 @@ class PassDependencies(Dependencies):
             return False
         return True
 
-    def _collect(self, roots: Sequence[Tensor], keep: bool) -> dict[int, int | None]:
-        """Find nodes and leaves; by id the position of a node, and of a leaf counted down from -1. A chain stays one if the pass spends it."""
+    def _collect(self, roots: Sequence[Tensor]) -> dict[int, int | None]:
+        """Find nodes and leaves; by id the position of a node, and of a leaf counted down from -1."""
         nodes, leaves = self.nodes, self.leaves
         numbers: dict[int, int | None] = {id(None): None}
         for root in roots:
@@ -80,7 +78,7 @@ class PassDependencies(Dependencies):
                 numbers[id(node)] = 0  # until all are known
                 nodes.append(node)
         for node in nodes:  # it grows
-            for target in held_by(node).ends.values() if node.__class__ is Chain and not keep else node.next:
+            for target in node.next:
                 key = id(target)
                 if key in numbers:
                     continue
@@ -101,9 +99,6 @@ class PassDependencies(Dependencies):
     def _nodes(self, numbers: dict[int, int | None]) -> None:
         parts = self.parts
         for node in self.nodes:
-            if node.__class__ is Chain:
-                self._chain(node, numbers)
-                continue
             if node.retain is not None or node.freed or node.hooks:
                 raise Unknown
             kind = node.__class__
@@ -123,20 +118,6 @@ class PassDependencies(Dependencies):
                 self.calls += 1
             else:
                 parts.append(node.index)
-
-    def _chain(self, node: Chain, numbers: dict[int, int | None]) -> None:
-        held, parts = held_by(node), self.parts
-        if held.freed or not held.intact():
-            raise Unknown
-        parts += (held.template, held.trace is self.trace)
-        for target in held.ends.values():
-            parts.append(numbers[id(target)])
-        needed: list[Any] = []
-        for kept in held.needed.values():
-            needed.append(kept[0])
-        self.values(needed)
-        for storage in held.kept.values():
-            parts.append(self.cell(storage))
 
     def _rule(self, node: FunctionNode) -> None:
         parts = self.parts
@@ -184,7 +165,7 @@ class PassDependencies(Dependencies):
     def record(self, stretch: Stretch, walk: Callable[[], Any]) -> None:
         """Walk the graph, and learn from it."""
         had, place = [leaf._grad for leaf in self.leaves], self.trace.cur
-        caches, chains = self.caches(), self._expanded()
+        caches = self.caches()
         _, macro, capture = watch(self.cells, walk, False)
         if capture.segments and (capture.failed or len(capture.segments) > 1):  # cut, as it is long: it will be again
             _tables.passes.leave(place)
@@ -194,33 +175,25 @@ class PassDependencies(Dependencies):
         new = [k for k, (leaf, old) in enumerate(zip(self.leaves, had, strict=True)) if leaf._grad is not old]
         found = {id(st): k for k, st in enumerate(capture.storages)}
         grads = [(k, found.pop(id(self.leaves[k]._grad._storage), -1), self.leaves[k]._grad._layout) for k in new]
-        if self._whole(macro, chains) and not found and all(place >= 0 for _, place, _ in grads):
-            stretch.macro, stretch.result = macro, (grads, self._spent(chains), self.remembered(caches))
+        if not macro.definitions and not found and all(place >= 0 for _, place, _ in grads):
+            stretch.macro, stretch.result = macro, (grads, self._spent(), self.remembered(caches))
         capture.release()
 
     def record_gradients(self, stretch: Stretch, walk: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
         """Walk the graph, and learn from it; the gradients that are wanted."""
-        caches, chains, place = self.caches(), self._expanded(), self.trace.cur
+        caches, place = self.caches(), self.trace.cur
         values, macro, capture = watch(self.cells, walk, False)
         if len(capture.segments) > 1:
             _tables.gradients.leave(place)
-        if macro is not None and all(v is not None for v in values) and self._whole(macro, chains):
+        if macro is not None and all(v is not None for v in values) and not macro.definitions:
             results = self.results(values, capture.storages, views=True)
             if results is not None:
-                stretch.macro, stretch.result = macro, (results, self._spent(chains), self.remembered(caches))
+                stretch.macro, stretch.result = macro, (results, self._spent(), self.remembered(caches))
         capture.release()
         return values  # type: ignore[no-any-return]
 
-    def _expanded(self) -> dict[int, list[Any]]:
-        """The chains among the nodes, and the nodes of each that have something to free."""
-        return {k: [n for n in expand(node) if n.saved is not None] for k, node in enumerate(self.nodes) if node.__class__ is Chain}
-
-    @staticmethod
-    def _whole(macro: Macro, chains: dict[int, list[Any]]) -> bool:
-        return all(node.freed for nodes in chains.values() for node in nodes) and not macro.definitions
-
-    def _spent(self, chains: dict[int, list[Any]]) -> list[int]:
-        return [k for k, node in enumerate(self.nodes) if node.freed or k in chains]
+    def _spent(self) -> list[int]:
+        return [k for k, node in enumerate(self.nodes) if node.freed]
 
     def replay(self, stretch: Stretch) -> None:
         """Do what the walk would do."""
@@ -243,11 +216,7 @@ class PassDependencies(Dependencies):
         if spent:
             line = user_line()
             for k in spent:
-                node = self.nodes[k]
-                if node.__class__ is Chain:
-                    held_by(node).free(line)
-                else:
-                    free(node, line)
+                free(self.nodes[k], line)
         StretchCounts.replays += 1
         Counts.replays += self.calls
 

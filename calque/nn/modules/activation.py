@@ -12,7 +12,6 @@ from calque.base.text import described
 from calque.functional.common import is_tensor
 from calque.nn import functional as F
 from calque.nn import init
-from calque.nn.chains import replayable
 from calque.nn.init import xavier_normal_, xavier_uniform_, zeros_  # PyTorch's attention takes them when it is imported, too
 from calque.nn.module import Module
 from calque.nn.modules.linear import Linear
@@ -48,7 +47,6 @@ class _InPlace(Module):
         return "inplace=True" if self.inplace else ""
 
 
-@replayable
 class ReLU(_InPlace):
     """max(x, 0).
 
@@ -61,7 +59,6 @@ class ReLU(_InPlace):
         return F.relu(input, self.inplace)
 
 
-@replayable
 class SELU(_InPlace):
     """Scaled ELU."""
 
@@ -69,7 +66,6 @@ class SELU(_InPlace):
         return F.selu(input, self.inplace)
 
 
-@replayable
 class SiLU(_InPlace):
     """x sigmoid(x)."""
 
@@ -138,7 +134,6 @@ class ReLU6(Hardtanh):
         return "inplace=True" if self.inplace else ""
 
 
-@replayable
 class ELU(Module):
     """x for x > 0, else alpha (exp(x) - 1)."""
 
@@ -160,7 +155,6 @@ class CELU(ELU):
         return F.celu(input, self.alpha, self.inplace)
 
 
-@replayable
 class LeakyReLU(Module):
     """x for x > 0, else negative_slope x."""
 
@@ -251,7 +245,6 @@ class GLU(Module):
         return f"dim={self.dim}"
 
 
-@replayable
 class Sigmoid(Module):
     """1 / (1 + exp(-x))."""
 
@@ -259,7 +252,6 @@ class Sigmoid(Module):
         return T.sigmoid(input)
 
 
-@replayable
 class Tanh(Module):
     """Hyperbolic tangent."""
 

@@ -10,7 +10,6 @@ from typing import Any
 from calque.base.errors import DTypeError, OutOfRangeError
 from calque.base.text import clipped, described, type_name
 from calque.functional.common import is_tensor
-from calque.nn.chains import chain_again, replayable_chain
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
 from calque.replay.capture import Changes
@@ -23,14 +22,6 @@ def _position(index: Any, size: int) -> int:
     if not -size <= i < size:
         raise OutOfRangeError(f"index {i} is out of range: expected {-size} to {size - 1}")
     return i % size
-
-
-def _through(modules: Mapping[str, Any], input: Any) -> Any:
-    for module in modules.values():
-        if module is None:
-            raise DTypeError("[Sequential] expected layers to call one after the other, got None among them; nn.Identity() passes its input on")
-        input = module(input)
-    return input
 
 
 class _List(Module):
@@ -89,7 +80,6 @@ class _List(Module):
         raise NotImplementedError
 
 
-@replayable_chain
 class Sequential(_List):
     """Modules called one after the other. Takes modules, or one ordered dict of named modules; slices are Sequentials.
 
@@ -122,8 +112,11 @@ class Sequential(_List):
         return self
 
     def forward(self, input: Any) -> Any:
-        again = chain_again(self, input, _through)
-        return _through(self._modules, input) if again is None else again
+        for module in self._modules.values():
+            if module is None:
+                raise DTypeError("[Sequential] expected layers to call one after the other, got None among them; nn.Identity() passes its input on")
+            input = module(input)
+        return input
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):

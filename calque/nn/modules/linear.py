@@ -11,7 +11,6 @@ from calque.base.text import described, shown
 from calque.functional.common import require_dims
 from calque.nn import functional as F
 from calque.nn import init
-from calque.nn.chains import replayable
 from calque.nn.module import Module
 from calque.nn.modules.make import extents, fresh
 from calque.nn.parameter import UninitializedParameter, is_lazy
@@ -20,7 +19,6 @@ from calque.tensor import Tensor
 __all__ = ["Bilinear", "Dense", "Flatten", "Identity", "LazyLinear", "Linear", "Unflatten"]
 
 
-@replayable
 class Identity(Module):
     """Returns its input; accepts and ignores any arguments."""
 
@@ -31,7 +29,6 @@ class Identity(Module):
         return input
 
 
-@replayable
 class Linear(Module):
     """x W^T + b: (*, in_features) -> (*, out_features). Weights start uniform in +-1 / sqrt(in_features).
 
@@ -197,7 +194,6 @@ class Bilinear(Module):
         return f"in1_features={self.in1_features}, in2_features={self.in2_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-@replayable
 class Flatten(Module):
     """Merge dims start_dim .. end_dim: (N, C, H, W) -> (N, C H W) by default."""
 

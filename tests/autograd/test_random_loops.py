@@ -1,11 +1,9 @@
-"""Chains of layers that are recorded again without running them: the same edges, programs, bits, graphs and errors."""
+"""Random training loops whose models change and whose losses are used in unusual ways: recorded again or as written, it is the same."""
 
 from __future__ import annotations
 
 import copy
-import gc
 import random
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +12,6 @@ import pytest
 
 import calque
 from calque import nn
-from calque.autograd.chain import Chain
-from calque.base.config import settings
-from calque.record import recorder
-from calque.replay.stretches import StretchCounts
 from tests.autograd.both_ways import compare, fresh  # noqa: F401
 
 F = nn.functional
@@ -32,18 +26,6 @@ def perceptron() -> Any:
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8, bias=False), nn.Tanh(), nn.Linear(8, 3))
 
 
-MODELS: dict[str, Callable[[], Any]] = {
-    "perceptron": perceptron,
-    "nested": lambda: nn.Sequential(nn.Sequential(nn.Linear(6, 8), nn.Sigmoid()), nn.Sequential(nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 3))),
-    "images": lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.LeakyReLU(0.2), nn.Linear(8, 8), nn.ELU(), nn.Linear(8, 3)),
-    "ends with an activation": lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3), nn.ReLU()),
-    "in place": lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 3)),
-    "shared layer": lambda: nn.Sequential(layer := nn.Linear(6, 6), nn.ReLU(), layer, nn.Tanh(), layer, nn.ReLU(), nn.Linear(6, 3)),
-    "other layers": lambda: nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 8), nn.Dropout(0.0), nn.Linear(8, 3)),
-}
-REPLAYED = ("perceptron", "nested", "images", "ends with an activation", "shared layer")
-
-
 def graph(node: Any) -> list[Any]:
     """Names behind a node, in the order of a walk."""
     found, stack = [], [node]
@@ -53,44 +35,6 @@ def graph(node: Any) -> list[Any]:
             found.append(item.name() if hasattr(item, "name") and not isinstance(item, calque.Tensor) else tuple(item.shape))
             stack += item.next if not isinstance(item, calque.Tensor) else []
     return found
-
-
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("grad", [True, False])
-def test_the_same_as_written(name: str, grad: bool, seed: int) -> None:
-    def run() -> list[np.ndarray]:
-        calque.manual_seed(1)
-        model, rng, found = MODELS[name](), np.random.default_rng(seed), []
-        optimizer = calque.optim.Adam(model.parameters())
-        for k in range(8):
-            optimizer.zero_grad()
-            x = values(rng, 4, 6)
-            with calque.set_grad_enabled(grad):
-                loss = model(x).square().mean()
-            if grad:
-                loss.backward()
-                optimizer.step()
-            found.append(loss.detach().numpy().copy())
-            if k == 5 and grad:
-                found.append(np.array([graph(model(x)._grad_fn).__repr__()]))
-        return [*found, *(v.numpy().copy() for v in model.state_dict().values())]
-
-    compare(run, 4 if name in REPLAYED else 0)
-
-
-def test_the_graph_is_one_node_until_somebody_looks() -> None:
-    model, rng = perceptron(), np.random.default_rng(0)
-    for _ in range(4):
-        y = model(values(rng, 4, 6))
-        recorder.flush("test")
-    assert type(y._grad_fn) is Chain
-    assert repr(y._grad_fn) == "<AddBackward0>"
-    assert type(y._grad_fn) is Chain
-    settings.macros = False
-    expected = model(values(rng, 4, 6))
-    assert graph(y._grad_fn) == graph(expected._grad_fn)
-    assert type(y._grad_fn) is type(expected._grad_fn)
-    assert y._grad_fn.saved.keys() == expected._grad_fn.saved.keys() if expected._grad_fn.saved else y._grad_fn.saved is None
 
 
 def other_relu(x: Any, inplace: bool = False) -> Any:
@@ -265,40 +209,4 @@ def test_what_is_saved_changes_between_the_passes(alter: Callable[[Any], None], 
             found += [p.grad.numpy().copy() for p in model.parameters() if p.grad is not None]
         return found
 
-    compare(run, 6)
-
-
-def test_nothing_is_kept_alive() -> None:
-    gc.collect()
-    gc.disable()
-    try:
-        rng, model = np.random.default_rng(0), perceptron()
-        before = StretchCounts.replays
-        for _ in range(8):
-            x = values(rng, 4, 6)
-            y = model(x)
-            refs = [weakref.ref(t) for t in (x, x._storage, y, y._storage, y._grad_fn)]
-            recorder.flush("test")
-            calque.synchronize()
-            del x, y
-            assert [ref() for ref in refs] == [None] * len(refs)
-        assert StretchCounts.replays > before
-        found = weakref.ref(model)
-        del model
-        gc.collect()
-        assert found() is None
-    finally:
-        gc.enable()
-
-
-def test_intermediate_values_die_with_the_backward_pass() -> None:
-    rng, model = np.random.default_rng(0), perceptron()
-    for _ in range(6):
-        y = model(values(rng, 4, 6))
-        loss = y.sum()
-        loss.backward()
-        recorder.flush("test")
-    assert type(y._grad_fn) is Chain
-    assert not [st for st in gc.get_objects() if issubclass(type(st), recorder.Storage) and st.layout.shape == (4, 8)]  # isinstance wakes others
-    with pytest.raises(RuntimeError, match="a second time"):
-        loss.backward()
+    compare(run, 3)
