@@ -42,6 +42,15 @@ def _zeros(view: Layout) -> Tensor:
     return constant(0.0, view)
 
 
+def without_base(out: Tensor, inputs: Sequence[Any]) -> Tensor:
+    """A result that gets a history of its own. If it is a view of what only its function had, it is no view any more: a write to a part of it would
+    ask its base for the history of the rest, and the base has none."""
+    base = out._base
+    if base is not None and all(getattr(getattr(x, "_elements", x), "_storage", None) is not out._storage for x in inputs):
+        out._base = None
+    return out
+
+
 def assign(t: Tensor, value: Tensor) -> Tensor:
     """In-place write of `value` (same shape, dtype and device) into `t`, with PyTorch's autograd rules. Returns `t`."""
     if write_at_once(t, value):

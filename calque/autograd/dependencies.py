@@ -134,20 +134,20 @@ class Dependencies:
         for k, base, slot in found:
             self.views[k]._cache = (self.trace, base, slot)
 
-    def results(self, values: Sequence[Any], storages: list[Storage], views: bool = False) -> list[tuple[int, Any, Any]] | None:
+    def results(self, values: Sequence[Any], storages: list[Storage]) -> list[tuple[int, Any, Any]] | None:
         """Where a replay that makes `storages` finds values: (place among them or -1, layout or the value itself, what the handle remembers); None if
-        it cannot make them all. `views`: values may be views of tensors that nobody has."""
+        it cannot make them all. They may be views of tensors that nobody has."""
         found = {id(st): k for k, st in enumerate(storages)}
-        results = [self._result(value, found, views) for value in values]
+        results = [self._result(value, found) for value in values]
         made = [place for place, _, _ in results if place >= 0]
         return results if all(place >= -1 for place, _, _ in results) and len(set(made)) == len(made) == len(found) else None
 
-    def _result(self, value: Any, found: dict[int, int], views: bool) -> tuple[int, Any, Any]:
+    def _result(self, value: Any, found: dict[int, int]) -> tuple[int, Any, Any]:
         if value.__class__ not in TENSOR_TYPES:
             plain = value is None or value.__class__ in (bool, int, float, str)
             return (-1 if plain else -2), value if plain else None, None
         cache = value._cache
-        own = value.__class__ is Tensor and (views or value._base is None) and not value.__dict__ and not value._requires_grad
+        own = value.__class__ is Tensor and not value.__dict__ and not value._requires_grad
         if not own or (cache is not None and cache[0] is not self.trace):
             return -2, None, None
         return found.get(id(value._storage), -2), value._layout, None if cache is None else cache[1:]

@@ -9,8 +9,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from calque.autograd.assign import check_in_place, written_by
-from calque.autograd.composite import without_base
+from calque.autograd.assign import check_in_place, without_base, written_by
 from calque.autograd.engine import RuleNamespace, with_history
 from calque.base.asked import ordinary, plainly
 from calque.base.dtypes import DType

@@ -186,7 +186,7 @@ class PassDependencies(Dependencies):
         if len(capture.segments) > 1:
             _tables.gradients.leave(place)
         if macro is not None and all(v is not None for v in values) and not macro.definitions:
-            results = self.results(values, capture.storages, views=True)
+            results = self.results(values, capture.storages)
             if results is not None:
                 stretch.macro, stretch.result = macro, (results, self._spent(), self.remembered(caches))
         capture.release()

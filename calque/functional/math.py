@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.autograd import composite
+from calque.autograd.assign import without_base
 from calque.autograd.engine import require_history
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, AutogradError, DTypeError
@@ -116,7 +116,7 @@ def with_formula(
         node.where, node.saved, node.versions = user_line(), dict(enumerate(inputs)), [x._storage.version for x in inputs]
         if state.trace.transforms:
             state.trace.saving(node)
-        composite.without_base(out, inputs)._grad_fn, out._requires_grad = node, True
+        without_base(out, inputs)._grad_fn, out._requires_grad = node, True
         if state.trace.transforms:
             out = state.trace.depending(out)
     return out

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from calque.autograd.composite import call, without_base
+from calque.autograd.assign import without_base
 from calque.autograd.engine import with_history
 from calque.autograd.passes import COMPOSITES
 from calque.autograd.superinstruction import computed
@@ -42,7 +42,7 @@ def with_gradient(
 ) -> Any:  # fmt: skip
     """The first `count` values of `forward(*inputs)` (all if `every`), with `backward(saved, *grads)` as gradient.
 
-    `forward` depends on nothing but its operands and what it closes over, and changes nothing (see `autograd.composite`).
+    `forward` depends on nothing but its operands and what it closes over, and changes nothing.
     A `backward` that `formula` has made belongs to a `forward` that lasts, and decides nothing by values.
     `uses`: numbers of the outputs that `backward` reads, which must not be modified in place until then; `reads`: whether it reads inputs.
     `backward` gets one gradient per output (None where unused) and returns one per input, None where `saved.needs` is False.
@@ -101,9 +101,7 @@ def _save(node: Any, inputs: tuple[Any, ...], values: tuple[Any, ...], shown: tu
 
 
 def _values(forward: Forward, inputs: tuple[Any, ...], lasts: bool) -> tuple[Any, ...]:
-    if not local.state.trace.eager:
-        return call(forward, inputs)
-    return computed(forward, *inputs) if lasts else forward(*inputs)
+    return computed(forward, *inputs) if lasts and local.state.trace.eager else forward(*inputs)
 
 
 ANALYTIC = ("SiluBackward0", "RmsNormBackward0")

@@ -59,10 +59,9 @@ class Stretch:
 class Stretches:
     """The stretches of one function."""
 
-    __slots__ = ("places", "generation", "most", "strange")
+    __slots__ = ("places", "generation", "strange")
 
-    def __init__(self, most: int = PLACES) -> None:
-        self.most = most
+    def __init__(self) -> None:
         self.places: dict[Edge, list[Stretch] | None] = {}  # None: calls at this place are left alone
         self.generation = Counters.evictions
         self.strange = 0
@@ -96,8 +95,8 @@ class Stretches:
         """Calls at this place are not worth a replay."""
         self.places[place] = None
 
-    def here(self, parts: list[Any], calls: int = 0) -> Stretch:
-        """The stretch that begins at the trace's place under these conditions. `calls`: how often the first of a place was met before."""
+    def here(self, parts: list[Any]) -> Stretch:
+        """The stretch that begins at the trace's place under these conditions."""
         place = local.state.trace.cur
         level = self.places.get(place) if self.generation == Counters.evictions else None
         for stretch in level or ():
@@ -109,8 +108,6 @@ class Stretches:
         if len(level) >= VARIANTS:
             del level[0]
         made = Stretch(parts)
-        if not level:
-            made.calls = calls
         level.append(made)
         return made
 
@@ -120,7 +117,7 @@ class Stretches:
             self.places.clear()
         level = self.places.get(place)
         if level is None:
-            if len(self.places) >= self.most:
+            if len(self.places) >= PLACES:
                 del self.places[next(iter(self.places))]
             level = self.places[place] = []
         return level

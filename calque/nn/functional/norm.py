@@ -12,7 +12,6 @@ from typing import Any
 
 from calque import functional as T
 from calque.autograd.assign import assign
-from calque.autograd.composite import call
 from calque.base.cache import Cache, memoised
 from calque.base.dtypes import DType, float64
 from calque.base.errors import ArgumentError, ShapeError
@@ -305,21 +304,15 @@ def _update_running(stats: tuple[Any, ...], running_mean: Tensor, running_var: T
     state = local.state
     before, state.grad = state.grad, False
     try:
-        call(_averaged, (*stats, running_mean, running_var, momentum, count / (count - 1)))
+        mean, low, variance = stats
+        mean, variance = (T.reshape(v, tuple(running_mean._layout.shape)) for v in (mean + low, variance))
+        variance = variance * (count / (count - 1))
+        for running, new in ((running_mean, mean), (running_var, variance)):
+            kind = running._layout.dtype
+            new = cast(new, kind)
+            assign(running, cast(running * (1.0 - momentum) + new * momentum, kind))
     finally:
         state.grad = before
-
-
-def _averaged(
-    mean: Tensor, low: Tensor, variance: Tensor, running_mean: Tensor, running_var: Tensor, momentum: Any, unbiased: float
-) -> tuple[Any, ...]:
-    mean, variance = (T.reshape(v, tuple(running_mean._layout.shape)) for v in (mean + low, variance))
-    variance = variance * unbiased
-    for running, new in ((running_mean, mean), (running_var, variance)):
-        kind = running._layout.dtype
-        new = cast(new, kind)
-        assign(running, cast(running * (1.0 - momentum) + new * momentum, kind))
-    return ()
 
 
 @public(method=False, of="calque nn.functional", steps=True)
