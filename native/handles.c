@@ -12,6 +12,7 @@ TraceClass Trace;
 StateClass State;
 OpClass Op;
 DTypeClass DType;
+TaskClass Task;
 SettingsClass Settings;
 Known known;
 
@@ -49,6 +50,7 @@ bool find_classes(PyObject *classes) {
     FIND(State, SLOTS_STATE, "State")
     FIND(Op, SLOTS_OP, "OpDef")
     FIND(DType, SLOTS_DTYPE, "DType")
+    FIND(Task, SLOTS_TASK, "Task")
     FIND(Settings, SLOTS_SETTINGS, "Settings")
     return true;
 }

@@ -20,6 +20,7 @@
 #define SLOTS_SETTINGS(X) X(eager) X(checked) X(deterministic) X(sync)
 #define SLOTS_OP(X) X(vjp) X(save_table) X(ordered) X(attrs)
 #define SLOTS_DTYPE(X) X(category) X(np)
+#define SLOTS_TASK(X) X(done)
 
 #define FIELD(name) Py_ssize_t name;
 typedef struct { PyTypeObject *type; struct { SLOTS_TENSOR(FIELD) } at; } TensorClass;
@@ -33,6 +34,7 @@ typedef struct { PyTypeObject *type; struct { SLOTS_TRACE(FIELD) } at; } TraceCl
 typedef struct { PyTypeObject *type; struct { SLOTS_STATE(FIELD) } at; } StateClass;
 typedef struct { PyTypeObject *type; struct { SLOTS_OP(FIELD) } at; } OpClass;
 typedef struct { PyTypeObject *type; struct { SLOTS_DTYPE(FIELD) } at; } DTypeClass;
+typedef struct { PyTypeObject *type; struct { SLOTS_TASK(FIELD) } at; } TaskClass;
 
 typedef struct { PyTypeObject *type; struct { SLOTS_SETTINGS(FIELD) } at; } SettingsClass;
 
@@ -47,6 +49,7 @@ extern TraceClass Trace;
 extern StateClass State;
 extern OpClass Op;
 extern DTypeClass DType;
+extern TaskClass Task;
 extern SettingsClass Settings;
 
 /* What the Python twin closes over. `local`: `recorder.local`; `types`: `TENSOR_TYPES`; `numbers`: of autograd nodes;
@@ -83,5 +86,8 @@ PyObject *new_tensor(PyObject *storage, PyObject *layout);   /* steals the stora
 PyObject *new_storage(PyObject *trace, PyObject *slot, PyObject *layout, PyObject *buffer);
 bool attach(PyObject *out, PyObject *edge, PyObject *op, PyObject *const *operands, Py_ssize_t count);
 PyObject *make_view(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
+extern PyTypeObject Unchanged_Type;
+PyObject *new_unchanged(PyObject *module, PyObject *args);
 
 #endif

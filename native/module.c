@@ -53,6 +53,7 @@ static PyMethodDef methods[] = {
     {"set_writing", set_writing, METH_VARARGS, "set_writing(lines, writers, Silent, CPU): what writes look at."},
     {"set_blas", set_blas, METH_VARARGS, "set_blas(address of sgemm, of dgemm, whether its integers have 64 bits)"},
     {"ufuncs", own_ufuncs, METH_NOARGS, "ufuncs(): functions of NumPy's kind for primitives that it has none for, or another one, by their names."},
+    {"unchanged", new_unchanged, METH_VARARGS, "unchanged(facts, arguments, strangers, checks, sources, step): what compares all that, or None where Python is to do it."},
     FAST("acyclic", acyclic, "acyclic(x, ..): x; the collector of cycles no longer looks at any of them."),
     {"bits", draw_bits, METH_VARARGS, "bits(seed, offset, count): random bits, as int64."},
     {"set_backward", set_backward, METH_VARARGS, "set_backward(add, memo, total, shown_back)"},
@@ -83,7 +84,7 @@ PyMODINIT_FUNC PyInit__hot(void) {
     import_array();
     import_umath();
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || PyModule_AddType(module, &Kernel_Type) < 0 || PyModule_AddType(module, &Memo_Type) < 0 || PyModule_AddType(module, &Superinstruction_Type) < 0
+    if (module == NULL || PyModule_AddType(module, &Kernel_Type) < 0 || PyModule_AddType(module, &Memo_Type) < 0 || PyModule_AddType(module, &Superinstruction_Type) < 0 || PyModule_AddType(module, &Unchanged_Type) < 0
             || PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0)
         return NULL;
     return module;

@@ -47,6 +47,7 @@ from calque.run import dispatch
 from calque.run.backends import recurrence
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array
+from calque.run.engine import Task
 from calque.run.estimate import PRODUCTS, large
 from calque.tensor import Tensor, attach_node, order_of, record, sub_layout, turned, wrap
 
@@ -419,7 +420,7 @@ def _small(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...], row_maj
 Computing.make, Computing.small = _make, _small
 
 if hot is not None:
-    _CLASSES = (Tensor, Storage, Buffer, Layout, GradNode, FunctionNode, Edge, Trace, State, OpDef, DType, Settings)
+    _CLASSES = (Tensor, Storage, Buffer, Layout, GradNode, FunctionNode, Edge, Trace, State, OpDef, DType, Settings, Task)
     _KNOWN = local, tensor.TENSOR_TYPES, tensor._sequence, tensor.slot_of, recorder.flush, BOUND, BAKED, scalar_tag, REGISTRY, tensor.recorded
     hot.set_up({c.__name__: c for c in _CLASSES}, *_KNOWN)
     _TWINS = Eager.array, Eager.made, Step._edge, Step.edge_at

@@ -74,40 +74,6 @@ class MemoryStats:
     cached: int
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """What an argument has to be like: a handle of class `kind` with this layout, need of a gradient and layout of its storage; or (`kind` is None)
-    the object `layout` itself."""
-
-    kind: Any
-    layout: Any
-    needs: Any = None
-    value: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Under which conditions a program runs again with the memory of the run before; see `Executable.standing`.
-
-    `inputs`, `outputs`: where the arrays come from: a number (of an argument; of a result behind those; of a `fixed` array behind those), or the
-    array itself, which stays. `rows`: what must be as it is, as (fact, object, detail): its "slots" are these objects, so many have "references", it
-    is of its "kind", is "unseen" (no weak references), "bare" (no attributes of the user's), its "data" stand where they do. An object that the
-    caller does not keep alive follows a row about another that refers to it. `strangers`: storages that no argument may have, as no two may have the
-    same; `indices`: (number of an array, byte offset, how many, size) of integers that must be at least 0 and less than the size; `results`: length
-    and dtype of results; `classes`: of tensors, storages, buffers and tasks.
-    """
-
-    inputs: Sequence[Any]
-    outputs: Sequence[Any]
-    rows: Sequence[tuple[str, Any, Any]]
-    arguments: Sequence[Argument]
-    strangers: Sequence[Any]
-    indices: Sequence[tuple[int, int, int, int]]
-    results: Sequence[tuple[int, Any]]
-    fixed: Sequence[Any]
-    classes: tuple[type, type, type, type]
-
-
 class Progress(ABC):
     """What is there of a run that has not ended. `soon`: numbers of the results that are there long before the end. `results`: all of them, once
     the run has begun, or None; an array holds its value when `wait` says so."""
@@ -147,10 +113,12 @@ class Executable(ABC):
         """For one run: an object that other threads may wait with for single results; None if none is there long before the end."""
         return None
 
-    def standing(self, facts: Standing) -> Any:
-        """What runs the schedule again with the memory of then, without Python in between, as long as the objects behind it stand as
-        `facts` say: an object with `call(arguments)`, whether they do; `results()`, arrays that nobody has; and `run(arguments, scalars, results)`,
-        which runs if they do and tells whether it has. None if this backend has none."""
+    def again(self, inputs: Sequence[Any], outputs: Sequence[Any], results: Sequence[tuple[int, Any]], count: int) -> Any:
+        """What runs the schedule again and again where it ran before. `inputs`, `outputs`: the array itself, which stays; a number below `count`, of
+        an argument whose array is another at each run; or one behind those, of a result of this length and dtype. None if this backend cannot, else
+        an object and the same of all arrays of a run, in order. The object has `step(arrays, scalars)`, which runs and returns the list of arrays if
+        it could, `results()`, arrays that nobody has, and `run(call, arguments, scalars, results)`: what `call(arguments, scalars, arrays behind
+        those of the arguments)` says, which may call `step`."""
         return None
 
 
@@ -220,14 +188,6 @@ class Backend(Memory):
 
     def expect(self, nodes: int) -> None:
         """A program of so many nodes will be compiled soon: the backend may prepare itself while the program is planned."""
-
-    def same(
-        self, entries: Sequence[tuple[Any, Any, Any]], lists: Sequence[tuple[Any, Sequence[Any]]], cells: Sequence[tuple[Any, Any]],
-        sizes: Sequence[tuple[Any, int]], functions: Sequence[tuple[Any, Any, Any, Any]], slots: Sequence[tuple[Any, dict[str, Any]]],
-    ) -> Any:  # fmt: skip
-        """An object whose `hold()` tells whether all of this is the same object by object: (mapping, key, value), (list, items), (cell, contents),
-        (container, length), (function, code, defaults, defaults of keywords), (object, its slots); None if this backend cannot tell."""
-        return None
 
     def compile_counts(self) -> dict[str, Any]:
         """Counters of the compiler for `calque.stats()`."""

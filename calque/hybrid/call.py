@@ -17,6 +17,7 @@ from calque.base.config import settings
 from calque.base.device import DEFAULT
 from calque.base.dtypes import get_default_dtype
 from calque.base.errors import NotDense
+from calque.base.native import hot
 from calque.base.text import type_name
 from calque.hybrid.gradients import Gradients
 from calque.hybrid.graph import CallGraph, Spent, Unsupported
@@ -41,7 +42,6 @@ from calque.replay.capture import Capture, Changes, Counts, Script
 from calque.replay.macro import Macro
 from calque.replay.macro_text import tree_of
 from calque.report.losses import ReplayedLoss
-from calque.run.backends import backend
 from calque.tensor import TENSOR_TYPES, Tensor, next_number
 
 SIGNATURES = 64
@@ -93,9 +93,11 @@ class Entry:
         """Calls that are replayed again and again are worth a table."""
         self.looks += 1
         if self.looks >= LOOKS:
-            table = self.guards.table()
-            slots = [(t, {"_storage": st, "_layout": lay, "_requires_grad": needs}) for t, st, lay, needs in self.handles]
-            self.same = (table is not None and backend().same(*table, slots=slots)) or False
+            facts = None if hot is None else self.guards.facts()
+            if facts is not None:
+                for t, storage, layout, needs in self.handles:
+                    facts += [("slot", t, "_storage", storage), ("slot", t, "_layout", layout), ("slot", t, "_requires_grad", needs)]
+            self.same = (facts is not None and hot.unchanged(facts)) or False
 
     def _compared(self) -> bool:
         """The same, compared by Python."""

@@ -103,16 +103,18 @@ class Guards:
         return self.rest_holds()
 
     def rest_holds(self) -> bool:
-        """Whether that is as it was which no table of `table` compares."""
+        """Whether that is as it was which is not among the `facts`."""
         return (not self.objects or self._objects_hold()) and (self.epoch == Changes.epoch or self._modules_hold())
 
-    def table(self) -> tuple[Any, Any, Any, Any, Any] | None:
-        """What is compared object by object at every call, as `Backend.same` wants it; None if Python has to look at something itself."""
+    def facts(self) -> list[tuple[Any, ...]] | None:
+        """What is compared object by object at every call, as the compiled module wants it; None if Python has to look at something itself."""
         quick = self._quick
         if quick is None or not quick.usual or quick.items:
             return None
-        lists = [(held, items) for held, items in self.items if held.__class__ is list]
-        return self.always, lists, self.cells, self.sizes, self.functions
+        found: list[tuple[Any, ...]] = [("entry", *entry) for entry in self.always]
+        found += [("items", *entry) for entry in self.items if entry[0].__class__ is list]
+        found += [("cell", *entry) for entry in self.cells] + [("length", *entry) for entry in self.sizes]
+        return found + [("function", *entry) for entry in self.functions]
 
     def _objects_hold(self) -> bool:
         if any(live != copy for live, copy in self.copies) or any(held.__class__ is not kind for held, kind in self.kinds):

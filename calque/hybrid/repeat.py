@@ -1,20 +1,20 @@
 """A replay that finds every object as the replay before it left it: gradients nobody has looked at, parameters that only the model has, arguments of
 the same kind.
 
-Then next to nothing is left to do in Python: native code compares all that (`Executable.standing`) and runs the program on the memory of the run
-before. No gradient changes hands: handle, storage, buffer and memory of each are the ones that `Gradients` would have put there. Whatever is not as
-it was makes the call an ordinary replay, the twin of this one.
+Then next to nothing is left to do in Python: the compiled module compares all that (`native/unchanged.c`) and runs the program on the memory of the
+run before (`Executable.again`). No gradient changes hands: handle, storage, buffer and memory of each are the ones that `Gradients` would have put
+there. Whatever is not as it was makes the call an ordinary replay, the twin of this one.
 """
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-from calque.backend.base import Argument, Standing
 from calque.base.config import settings
 from calque.base.device import DEFAULT
 from calque.base.dtypes import get_default_dtype, int64
 from calque.base.layout import Layout
+from calque.base.native import hot
 from calque.functional.checks import Within
 from calque.hybrid.guards import PLAIN
 from calque.hybrid.outcome import Outcome, given
@@ -29,7 +29,7 @@ from calque.replay.counts import Counts
 from calque.replay.macro import Direct, Macro
 from calque.run.buffer import Buffer
 from calque.run.dispatch import INLINE_WORK, Plan
-from calque.run.engine import ENGINE, Task
+from calque.run.engine import ENGINE
 from calque.run.interrupt import of_handler
 from calque.run.queues import at, on, queue_of
 from calque.tensor import TENSOR_TYPES, Tensor
@@ -40,7 +40,7 @@ FIRST = 3  # ordinary replays before the first attempt; after each attempt twice
 LAST = 4096
 USEFUL = 16  # repeats that pay for an attempt
 
-Fact = tuple[str, Any, Any]
+Fact = tuple[Any, ...]  # (what, object, details ...), see `native/unchanged.c`
 
 
 class Recorded(Protocol):
@@ -59,10 +59,10 @@ class Recorded(Protocol):
 class Repeat:
     """Repeats of one call. `hits`: how often it was one."""
 
-    def __init__(self, entry: Recorded, macro: Macro, again: Any, arguments: list[int], written: list[Storage]) -> None:
+    def __init__(self, entry: Recorded, macro: Macro, rerun: Any, same: Any, arguments: list[int], written: list[Storage]) -> None:
         state = local.state
         self.entry: Any = entry  # what stands above knows more of it
-        self.macro, self.again, self.arguments = macro, again, arguments
+        self.macro, self.rerun, self.same, self.arguments = macro, rerun, same, arguments
         self.modes = (state.grad, state.inference, state.autocast, get_default_dtype(), DEFAULT.device)
         self.written = [(storage, versions) for storage, (_, _, versions, _, _) in zip(written, macro.written, strict=True)]
         numbers = _gradients(macro)
@@ -80,12 +80,12 @@ class Repeat:
 
     def __call__(self, args: tuple[Any, ...]) -> Any:
         """The result of the call; `MISSED`, and nothing has happened, if something is not as it was. The caller holds `SECTION`."""
-        state, macro, again, grad = local.state, self.macro, self.again, self.modes
+        state, macro, grad = local.state, self.macro, self.modes
         if (
             state.trace.cur is not macro.start or state.grad is not grad[0] or state.inference is not grad[1] or state.autocast is not grad[2]
             or get_default_dtype() is not grad[3] or DEFAULT.device is not grad[4] or events.active is not None or settings.verify
             or Counters.evictions != self.generation or not self.queue.idle() or (self.long is not None and not self.long.expected())
-            or again.call(args) is not True or not self.entry.valid() or (self.long is not None and not self.long.habitual())
+            or not self.same.stands(args) or not self.entry.valid() or (self.long is not None and not self.long.habitual())
         ):  # fmt: skip
             return MISSED
         known: list[Any] = []
@@ -103,8 +103,8 @@ class Repeat:
             several = ENGINE.tracking  # without it there is one device, and this thread is there
             there = at(self.device) if several else self.device
             try:
-                arrays = again.results()
-                if not self.queue.idle() or not again.run(args, scalars, arrays):
+                arrays = self.rerun.results()
+                if not self.queue.idle() or not self.rerun.run(self.same.run, args, scalars, arrays):
                     return Interrupted(known, asked)
             except MemoryError as error:
                 if of_handler(error):
@@ -138,7 +138,7 @@ class Interrupted:
 def repeat_of(entry: Recorded, macro: Macro, args: tuple[Any, ...]) -> Repeat | None:
     """How to repeat a call that has just been replayed with these arguments, if that is possible."""
     direct, outcome = macro.start_up, macro.result
-    if direct.__class__ is not Direct or macro.start is not root(macro.ending) or not _plain(macro, direct, outcome):
+    if hot is None or direct.__class__ is not Direct or macro.start is not root(macro.ending) or not _plain(macro, direct, outcome):
         return None
     tensors = [k for k, a in enumerate(args) if a.__class__ in TENSOR_TYPES]
     few, all_ = len(tensors), len(tensors) + len(entry.fixed)
@@ -189,17 +189,19 @@ def _array(storage: Storage) -> Any:
     return buffer.array
 
 
+def _slots(held: Any, **values: Any) -> list[Fact]:
+    return [("slot", held, name, value) for name, value in values.items()]
+
+
 def _state_facts(storage: Storage, written: bool) -> list[Fact]:
     buffer: Any = storage.buffer
-    if buffer is None:  # gone since it was looked for: then no row knows its array
+    if buffer is None:  # gone since it was looked for: then no fact knows its array
         return []
-    rows: list[Fact] = [("slots", storage, {"trace": None, "layout": storage.layout, "buffer": buffer})]
+    facts = _slots(storage, trace=None, layout=storage.layout, buffer=buffer)
     if written:
-        rows += [("slots", storage, {"home": None, "writer": storage.writer}), ("references", buffer, 1)]
-        rows.append(("slots", buffer, {"pins": 0, "readers": None}))
-    array = buffer.array  # read once: another thread may put the next one there, and only one that a row has met is alive
-    rows += [("slots", buffer, {"array": array, "task": None, "owner": None, "export": None}), ("data", array, None)]
-    return rows
+        facts += [*_slots(storage, home=None, writer=storage.writer), ("references", buffer, 1), *_slots(buffer, pins=0, readers=None)]
+    array = buffer.array  # read once: another thread may put the next one there, and only one that a fact has met is alive
+    return [*facts, *_slots(buffer, array=array, task=None, owner=None, export=None), ("data", array)]
 
 
 def _gradient_facts(entry: Recorded, outcome: Outcome) -> tuple[list[Fact], Any]:
@@ -211,7 +213,7 @@ def _gradient_facts(entry: Recorded, outcome: Outcome) -> tuple[list[Fact], Any]
     buffers = [leaf._grad._storage.buffer for leaf in entry.leaves if id(leaf) in given_ and leaf._grad is not None]
     for leaf in entry.leaves:
         grad = leaf._grad
-        rows.append(("slots", leaf, {"_grad": grad}))
+        rows.append(("slot", leaf, "_grad", grad))
         if id(leaf) not in given_:
             continue
         number, value, view = given_[id(leaf)]
@@ -231,20 +233,20 @@ def _gradient_facts(entry: Recorded, outcome: Outcome) -> tuple[list[Fact], Any]
 def _handle_facts(grad: Tensor, storage: Storage, view: Layout) -> list[Fact]:
     bare = dict.fromkeys(("_grad_fn", "_grad", "_base", "_views", "_cache", "_hooks"))
     return [
-        ("references", grad, 1), ("kind", grad, None), ("unseen", grad, None), ("bare", grad, None),
-        ("slots", grad, {"_storage": storage, "_layout": view, "_requires_grad": False, **bare}),
+        ("references", grad, 1), ("kind", grad), ("unseen", grad), ("bare", grad),
+        *_slots(grad, _storage=storage, _layout=view, _requires_grad=False, **bare),
     ]  # fmt: skip
 
 
 def _value_facts(storage: Storage, buffer: Buffer, array: Any, value: Any, sharing: int) -> list[Fact]:
     """`sharing`: so many gradients are this value."""
     return [
-        ("references", storage, 1), ("kind", storage, None), ("unseen", storage, None),
-        ("slots", storage, {"trace": None, "slot": -1, "layout": value, "buffer": buffer, "home": None, "version": 0, "writer": None}),
-        ("references", buffer, sharing), ("kind", buffer, None), ("unseen", buffer, None),
-        ("slots", buffer, {"array": array, "task": None, "owner": None, "export": None, "trace": None, "readers": None}),
-        ("slots", buffer, {"number": -1, "pins": 0, "floating": False}),
-        ("references", array, 1), ("data", array, None),
+        ("references", storage, 1), ("kind", storage), ("unseen", storage),
+        *_slots(storage, trace=None, slot=-1, layout=value, buffer=buffer, home=None, version=0, writer=None),
+        ("references", buffer, sharing), ("kind", buffer), ("unseen", buffer),
+        *_slots(buffer, array=array, task=None, owner=None, export=None, trace=None, readers=None),
+        *_slots(buffer, number=-1, pins=0, floating=False),
+        ("references", array, 1), ("data", array),
     ]  # fmt: skip
 
 
@@ -254,30 +256,25 @@ def _made(
     """The repeat, with what the backend makes of it."""
     direct, few = macro.start_up, len(tensors)
     fresh = [k for k in direct.firsts if k not in grads]
-    first_fixed = len(args) + len(fresh)
-    fixed: list[Any] = []
     indices = []
     for cell, view, verdict, result in macro.peeks:
-        storage = storages[cell]
         if verdict.__class__ is not Within or result != verdict.good or view.dtype is not int64 or not view.contiguous:
             return None
         if cell >= few:
-            rows += _state_facts(storage, False)
-            fixed.append(_array(storage))
-        number = tensors[cell] if cell < few else first_fixed + len(fixed) - 1
-        indices.append((number, 8 * view.offset, view.numel, verdict.size))
-    if any(array is None for array in fixed):
-        return None
+            rows += _state_facts(storages[cell], False)
+        indices.append((tensors[cell] if cell < few else _array(storages[cell]), 8 * view.offset, view.numel, verdict.size))
     inputs = [tensors[c] if c < few else _array(storages[c]) for c in direct.inputs]
     outputs = [grads[k] if k in grads else len(args) + fresh.index(k) for k in direct.firsts] + [_array(storages[c]) for c in direct.written]
-    met = {id(held) for what, held, _ in rows if what == "data"}
-    if any(array is None or (array.__class__ is not int and id(array) not in met) for array in [*inputs, *outputs, *fixed]):
+    met = {id(fact[1]) for fact in rows if fact[0] == "data"}
+    arrays = [array for array in (*inputs, *outputs, *(check[0] for check in indices)) if array.__class__ is not int]
+    if any(array is None or id(array) not in met for array in arrays):
         return None  # another thread has put something else there meanwhile
-    arguments = [
-        Argument(a.__class__, a._layout, a._requires_grad, a._storage.layout) if a.__class__ in TENSOR_TYPES else Argument(None, a) for a in args
-    ]
+    wanted = tuple([(a.__class__, a._layout, a._requires_grad, a._storage.layout) if a.__class__ in TENSOR_TYPES else (None, a) for a in args])
     results = [(macro.created[k][1].numel, macro.created[k][1].dtype.np) for k in fresh]
-    facts = Standing(inputs, outputs, rows, arguments, entry.fixed, indices, results, fixed, (Tensor, Storage, Buffer, Task))
     plan = direct.plan
-    again = on(plan.device, lambda: plan.compiled.executable.standing(facts))
-    return None if again is None else Repeat(entry, macro, again, tensors, [storages[c] for c in direct.written])
+    found = on(plan.device, lambda: plan.compiled.executable.again(inputs, outputs, results, len(args)))
+    if found is None:
+        return None
+    rerun, sources = found
+    same = hot.unchanged(rows, wanted, tuple(entry.fixed), tuple(indices), sources, rerun.step)
+    return None if same is None else Repeat(entry, macro, rerun, same, tensors, [storages[c] for c in direct.written])

@@ -16,14 +16,15 @@ import pytest
 import calque
 from calque import nn
 from calque.backend.cpu.program import executable, link
-from calque.backend.cpu.team import same
 from calque.base.config import settings
+from calque.base.native import hot
 from calque.hybrid import call as hybrid_call
 from calque.hybrid import repeat
 from calque.observe.causes import flush_lines
 from calque.record import recorder, trie
 from calque.run import dispatch
 
+pytestmark = pytest.mark.skipif(hot is None, reason="calls are repeated by the compiled module")
 F = nn.functional
 NEVER = 1 << 40
 
@@ -396,35 +397,6 @@ def test_an_interrupted_call_has_taken_the_step_or_not() -> None:
     assert number > 20 and taken > 3
 
 
-def test_native_code_knows_where_things_are() -> None:
-    assert same.supported()
-
-    class Slots:
-        __slots__ = ("a", "b", "__weakref__")
-
-    probe = Slots()
-    rows = same.Rows()
-    probe.a, probe.b = rows, None
-    rows.slots(probe, a=rows, b=None)
-    rows.kind(probe)
-    rows.references(probe, 1)
-    rows.unseen(probe)
-    assert rows.whole and same.slot_offset(Slots, "a") != same.slot_offset(Slots, "b")
-
-    def holds() -> bool:
-        return all(same._word(address) == word for address, word in zip(rows.words[::2], rows.words[1::2], strict=True))
-
-    assert holds()
-    probe.b = 1
-    assert not holds()
-    probe.b = None
-    held = [probe]
-    assert not holds()
-    held.clear()
-    watch = weakref.ref(probe)
-    assert not holds() and watch() is probe
-
-
 def test_errors_are_raised_at_the_line_of_the_user() -> None:
     job = Job(True)
     _repeating(job)
@@ -497,7 +469,7 @@ def test_long_programs_are_repeated_while_somebody_waits_for_them(monkeypatch: p
     losses = [step(x, y).item() for _ in range(200)]
     monkeypatch.undo()
     found = step.repeat
-    assert found is not None and found.long is not None and found.again._arena > executable.KEPT_BYTES
+    assert found is not None and found.long is not None and found.rerun._arena > executable.KEPT_BYTES
     assert 16 < found.hits < 200
     assert losses[-1] < losses[0]
     hits, before = found.hits, calque.stats()["memory"]["in_use"]
@@ -506,4 +478,4 @@ def test_long_programs_are_repeated_while_somebody_waits_for_them(monkeypatch: p
     assert found.hits - hits <= dispatch.TRUSTED
     del loss
     calque.synchronize()
-    assert calque.stats()["memory"]["in_use"] < before + found.again._arena
+    assert calque.stats()["memory"]["in_use"] < before + found.rerun._arena

@@ -15,7 +15,6 @@ from calque.backend.cpu.program.direct import direct
 from calque.backend.cpu.program.executable import CpuExecutable, compile_schedule
 from calque.backend.cpu.program.link import notes
 from calque.backend.cpu.program.sized import SIZED_PROGRAMS, compile_sized
-from calque.backend.cpu.team import same
 from calque.backend.cpu.team.place import CpuMemory
 from calque.base.dtypes import DType
 from calque.base.shapes import Shape, contiguous_strides
@@ -55,14 +54,6 @@ class CpuBackend(CpuMemory, Backend):
     def write(self, name: bytes, data: bytes) -> None:
         """On the disk."""
         plans.write(name, data)
-
-    def same(
-        self, entries: Sequence[tuple[Any, Any, Any]], lists: Sequence[tuple[Any, Sequence[Any]]], cells: Sequence[tuple[Any, Any]],
-        sizes: Sequence[tuple[Any, int]], functions: Sequence[tuple[Any, Any, Any, Any]], slots: Sequence[tuple[Any, dict[str, Any]]],
-    ) -> Any:  # fmt: skip
-        """Compared by native code, if that knows where CPython keeps such things."""
-        found = same.Same(entries, lists, cells, sizes, functions, slots) if same.supported() else None
-        return found if found is not None and found.whole else None
 
     def expect(self, nodes: int) -> None:
         """Start compilers if the kernel cache is empty."""

@@ -16,12 +16,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calque.backend.base import Array, CheckFailed, Executable, Scalar, Standing, beside
-from calque.backend.cpu.program import rerun
+from calque.backend.base import Array, CheckFailed, Executable, Scalar, beside
 from calque.backend.cpu.program.host import run_contract, run_host
 from calque.backend.cpu.program.link import BRIEF_WORK, Linked, NativeCall, link, runs_alone
+from calque.backend.cpu.program.rerun import Rerun
 from calque.backend.cpu.team import callable as native_calls
-from calque.backend.cpu.team import same
 from calque.backend.cpu.team.memory import poison, rounded
 from calque.backend.cpu.team.place import HERE
 from calque.backend.cpu.team.progress import LaunchProgress, limits_of
@@ -86,7 +85,6 @@ class Words:
         self.arena: Any = None  # kept if it is small
         self.request: Any = None
         self.call: Any = None
-        self.held: Any = None
 
     def _shifted(self) -> list[tuple[Array, int, int, list[tuple[int, int]]]]:
         """Where integers are added: (table, place, what they are added to, (scalar, factor) of each). Into an address they come by its offset."""
@@ -109,20 +107,17 @@ class Words:
             table[place] = value
 
     def prepare(self, launches: int, count: int, alone: bool) -> None:
-        """Lay out the request of `calque_step` for launches that are all there is to a run, and bind it to that."""
-        self.request = np.array(self.laid_out(launches, count, alone, self._count, self._tables), np.int64)
-        self.call = native_calls.bound(native().step, self.request)
-
-    def laid_out(self, launches: int, count: int, alone: bool, patches: int, tables: Sequence[int]) -> list[int]:
-        """A request. `alone`: the launches are over sooner than the interpreter's lock would be back."""
+        """Lay out the request of `calque_step` for launches that are all there is to a run, and bind it to that. `alone`: the launches are over
+        sooner than the interpreter's lock would be back."""
         save, restore = (0, 0) if alone else native_calls.lock_functions()
         values = {
             "control": control_alone() if alone else 0, "launches": launches, "count": count, "words": self.address, "alone": alone,
-            "patches": patches, "positions": tables[0], "sources": tables[1], "offsets": tables[2],
+            "patches": self._count, "positions": self._tables[0], "sources": self._tables[1], "offsets": self._tables[2],
             "floats": len(self._leaves), "float_positions": _address(self.linked.float_positions), "float_leaves": _address(self._leaves),
             "float_type": id(float), "save": save, "restore": restore, "progress": 0,
         }  # fmt: skip
-        return [int(values[name]) for name in REQUEST]
+        self.request = np.array([int(values[name]) for name in REQUEST], np.int64)
+        self.call = native_calls.bound(native().step, self.request)
 
     def fill(self, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
         """Set what differs between runs."""
@@ -302,41 +297,25 @@ class CpuExecutable(Executable):
         finally:
             words.request[_PROGRESS] = 0
 
-    def standing(self, facts: Standing) -> Any:
-        """See `backend.base.Executable.standing`."""
-        if not self._single or self._integers or not self.distinct or not same.supported():
+    def again(self, inputs: Sequence[Any], outputs: Sequence[Any], results: Sequence[tuple[int, Any]], count: int) -> Any:
+        """See `backend.base.Executable.again`."""
+        if not self._single or self._integers or not self.distinct:
             return None
-        fresh = {place: source for place, source in zip(self._direct, facts.outputs, strict=True) if place >= self._input_count}
-        sources = [*facts.inputs[: self._input_count], *(fresh.get(self._input_count + k) for k in range(len(self._fresh)))]
+        fresh = {place: source for place, source in zip(self._direct, outputs, strict=True) if place >= self._input_count}
+        sources = [*inputs[: self._input_count], *(fresh.get(self._input_count + k) for k in range(len(self._fresh)))]
         if any(source is None for source in sources):
             return None
-        arrays = [np.empty(0, np.int8) if isinstance(source, int) else source for source in sources]
-        words = Words(self.linked)
-        borrowed = self._arena_bytes if self._arena_bytes > KEPT_BYTES else 0  # of the pool, for every run anew
-        if borrowed:
-            sources.append(len(facts.arguments) + len(facts.results) + len(facts.fixed))
-            arrays.append(np.empty(0, np.int8))
-        elif self._arena_bytes:
-            words.arena = HERE.pool.empty(self._arena_bytes, np.dtype(np.uint8))
-            arrays.append(words.arena)
-        words.fill(arrays, [0.0] * (max(self.linked.float_leaves, default=-1) + 1))
-        changing = np.array([isinstance(source, int) for source in sources] + [False], bool)[self.linked.sources]
-        numbers = np.array([source if isinstance(source, int) else 0 for source in sources] + [0], np.int64)
-        words.held = held = [
-            self.linked.positions[changing].copy(), numbers[self.linked.sources[changing]].copy(), self.linked.offsets[changing].copy(),
-        ]  # fmt: skip
-        only = self.linked.stretches[0]
-        request = words.laid_out(self._records + 24 * only.first, only.count, self._alone, len(held[0]), [_address(t) for t in held])
-        kept = [] if self._alone else [source for source in sources if not isinstance(source, int)]
-        made = rerun.Rerun(facts, (self, words), request, self._alone, self._brief, kept, borrowed)
-        if not made.whole:
-            return None
+        words = self._prepared(Words(self.linked))
+        borrowed = self._arena_bytes if self._arena_bytes > KEPT_BYTES else 0
+        if self._arena_bytes:
+            sources.append(count + len(results))
+            words.arena = None if borrowed else HERE.pool.empty(self._arena_bytes, np.dtype(np.uint8))
         for table in (self._kept, self._spare):  # memory that stays with whom it is now
             for k, kept in enumerate(table):
                 if kept is not None and any(kept is source for source in sources):
                     KeptMemory.give(self, kept.nbytes)
                     table[k] = None
-        return made
+        return Rerun(words, results, self._alone, self._brief, borrowed), tuple(sources)
 
     def _stepwise(self, words: Words, arrays: list[Array], scalars: Sequence[Scalar], progress: LaunchProgress | None) -> None:
         words.fill(arrays, scalars)
@@ -353,9 +332,11 @@ class CpuExecutable(Executable):
         words = Words(self.linked)
         if 0 < self._arena_bytes <= self._most_kept and KeptMemory.take(self, self._arena_bytes):
             words.arena = HERE.pool.empty(self._arena_bytes, np.dtype(np.uint8))
-        if self._single:
-            only = self.linked.stretches[0]
-            words.prepare(self._records + 24 * only.first, only.count, self._alone)
+        return self._prepared(words) if self._single else words
+
+    def _prepared(self, words: Words) -> Words:
+        only = self.linked.stretches[0]
+        words.prepare(self._records + 24 * only.first, only.count, self._alone)
         return words
 
     def _renewed(self) -> list[Array]:

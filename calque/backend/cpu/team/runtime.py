@@ -45,8 +45,7 @@ class Native:
         self.patch = ctypes.CFUNCTYPE(None, *[_WORD] * 6)(found["calque_patch"])
         self.tell = ctypes.CFUNCTYPE(None, _WORD, _WORD)(found["calque_tell"])
         self.wait = ctypes.CFUNCTYPE(_WORD, _WORD, _WORD, _WORD)(found["calque_await"])  # gives the interpreter's lock away, as they all do
-        names = ("step", "same", "again")  # see `callable.py`
-        self.step, self.same, self.again = (found[f"calque_{name}"] for name in names)
+        self.step = found["calque_step"]  # see `callable.py`
 
 
 def aligned_bytes(nbytes: int) -> Array:
@@ -121,7 +120,7 @@ class Runtime:
             return self.running
 
     def step(self, call: Callable[..., Any], request: Any, alone: bool, brief: bool, *arguments: Any) -> Any:
-        """What `call` returns for one run of a program: `calque_step` or `calque_again`, bound to this request. `alone`, `brief`: as for `run`."""
+        """What `call` returns for one run of a program: `calque_step`, bound to this request, or what calls that. `alone`, `brief`: as for `run`."""
         with self._lock:
             wanted = self.wanted()
             if self.running != wanted:

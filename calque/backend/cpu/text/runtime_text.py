@@ -24,7 +24,6 @@ import platform
 from calque.backend.cpu.compile.target import SCRATCH_BYTES
 from calque.backend.cpu.text.address_text import with_addresses
 from calque.backend.cpu.text.progress_text import progress_text
-from calque.backend.cpu.text.same_text import same_text
 
 THREAD_BLOCK = 384
 THREAD_BYTES = 64
@@ -545,8 +544,7 @@ REQUEST = (
 """What the words of a request of `calque_step` say."""
 
 ENTRY_POINTS = (
-    "calque_barrier", "calque_run", "calque_start", "calque_stop", "calque_patch", "calque_step", "calque_same", "calque_again",
-    "calque_tell", "calque_await",
+    "calque_barrier", "calque_run", "calque_start", "calque_stop", "calque_patch", "calque_step", "calque_tell", "calque_await",
 )  # fmt: skip
 
 
@@ -572,7 +570,7 @@ def module_text() -> str:
     pause = _PAUSE[machine]
     declare = "declare void @llvm.x86.sse2.pause()" if "x86" in pause else "declare void @llvm.aarch64.hint(i32)"
     text = _TEXT.replace("LAUNCHES\n", _LAUNCHES, 1)
-    text = (text + progress_text() + same_text(len(REQUEST))).replace("DECLARE_PAUSE", declare).replace("PAUSE", pause)
+    text = (text + progress_text()).replace("DECLARE_PAUSE", declare).replace("PAUSE", pause)
     text = text.replace("FUTEX", str(_SYSCALL[machine]))
     for name, number in _NUMBERS.items():
         text = text.replace(name, str(number))
