@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from calque.autograd.engine import RuleNamespace, accumulate_grad, run_backward
 from calque.autograd.grad_fn import shown
-from calque.autograd.passes import backward_again, gradients_again
+from calque.autograd.passes import NOT_DONE, pass_again
 from calque.base.asked import ordinary
 from calque.base.errors import ArgumentError, AutogradError, DTypeError, ShapeError, how_to_pass
 from calque.base.layout import Layout
@@ -207,9 +207,9 @@ def _roots(op: str, tensors: Any, gradients: Any) -> list[tuple[Any, Tensor]]:
 
 
 def _again(outputs: Sequence[Any], given: Sequence[Any], keep: bool, walk: Callable[[], Any]) -> bool:
-    """`backward_again`, which runs nothing of the user's, and then it is another thread's turn."""
+    """`pass_again`, which runs nothing of the user's, and then it is another thread's turn."""
     with SECTION:
-        done = backward_again(outputs, given, keep, walk)
+        done = pass_again(outputs, given, keep, walk) is not NOT_DONE
         if done:
             handed_over(flush, local.state, "backward")
     return done
@@ -310,9 +310,9 @@ def grad(
 
     given = [None] * len(roots) if grad_outputs is None else _as_list(grad_outputs)
     if not (create_graph or materialize_grads or RuleNamespace.check_nan or edges):
-        found = gradients_again(roots, given, wanted, keep, walk)
-        if found is not None:
-            return found
+        found = pass_again(roots, given, keep, walk, wanted)
+        if found is not NOT_DONE:
+            return found  # type: ignore[no-any-return]
     return walk()
 
 

@@ -23,7 +23,7 @@ from calque.record.path import Counters
 from calque.record.recorder import Storage
 from calque.replay.capture import Changes, Counts
 from calque.replay.stretches import Stretch, StretchCounts, Stretches, possible, verify, watch
-from calque.tensor import TENSOR_TYPES, Tensor, wrap
+from calque.tensor import TENSOR_TYPES, Tensor
 
 COMPOSITES: dict[CodeType, int] = {}  # rules whose context is (inputs, their versions, values), and which cell holds the gradient's formula
 _NODES = (GradNode, FunctionNode, OutputNode, CallNode)
@@ -33,7 +33,6 @@ _by_number = attrgetter("number")
 class _Tables(threading.local):
     def __init__(self) -> None:
         self.passes = Stretches()
-        self.gradients = Stretches()  # of passes that return gradients
 
 
 _tables = _Tables()
@@ -162,55 +161,30 @@ class PassDependencies(Dependencies):
 
     # ----------------------------------------------------------------------------------------------------------- both ways
 
-    def record(self, stretch: Stretch, walk: Callable[[], Any]) -> None:
-        """Walk the graph, and learn from it."""
-        had, place = [leaf._grad for leaf in self.leaves], self.trace.cur
+    def record(self, stretch: Stretch, walk: Callable[[], Any], held: bool) -> Any:
+        """Walk the graph, and learn from it. `held`: it gives leaves their gradients; else it returns them."""
+        had, place = [leaf._grad for leaf in self.leaves] if held else [], self.trace.cur
         caches = self.caches()
-        _, macro, capture = watch(self.cells, walk, False)
+        returned, macro, capture = watch(self.cells, walk, False)
         if capture.segments and (capture.failed or len(capture.segments) > 1):  # cut, as it is long: it will be again
             _tables.passes.leave(place)
-        if macro is None:  # among other reasons, as a gradient is sparse
-            capture.release()
-            return
-        new = [k for k, (leaf, old) in enumerate(zip(self.leaves, had, strict=True)) if leaf._grad is not old]
-        found = {id(st): k for k, st in enumerate(capture.storages)}
-        grads = [(k, found.pop(id(self.leaves[k]._grad._storage), -1), self.leaves[k]._grad._layout) for k in new]
-        if not macro.definitions and not found and all(place >= 0 for _, place, _ in grads):
-            stretch.macro, stretch.result = macro, (grads, self._spent(), self.remembered(caches))
-        capture.release()
-
-    def record_gradients(self, stretch: Stretch, walk: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
-        """Walk the graph, and learn from it; the gradients that are wanted."""
-        caches, place = self.caches(), self.trace.cur
-        values, macro, capture = watch(self.cells, walk, False)
-        if len(capture.segments) > 1:
-            _tables.gradients.leave(place)
-        if macro is not None and all(v is not None for v in values) and not macro.definitions:
-            results = self.results(values, capture.storages)
+        if macro is not None and not macro.definitions:  # there is none if, among other reasons, a gradient is sparse
+            new = [k for k, old in enumerate(had) if self.leaves[k]._grad is not old]
+            values = [self.leaves[k]._grad for k in new] if held else returned
+            results = None if any(v is None for v in values) else self.results(values, capture.storages)
             if results is not None:
-                stretch.macro, stretch.result = macro, (results, self._spent(), self.remembered(caches))
+                spent = [k for k, node in enumerate(self.nodes) if node.freed]
+                stretch.macro, stretch.result = macro, (results, new, spent, self.remembered(caches))
         capture.release()
-        return values  # type: ignore[no-any-return]
+        return returned
 
-    def _spent(self) -> list[int]:
-        return [k for k, node in enumerate(self.nodes) if node.freed]
-
-    def replay(self, stretch: Stretch) -> None:
+    def replay(self, stretch: Stretch, held: bool) -> tuple[Any, ...] | None:
         """Do what the walk would do."""
-        leaves, created = self.leaves, stretch.macro.replay(self.trace, self.cells, [])  # type: ignore[union-attr]
-        for k, place, layout in stretch.result[0]:
-            leaves[k]._grad = wrap(created[place], layout)
-        self._end(stretch)
-
-    def replay_gradients(self, stretch: Stretch) -> tuple[Any, ...]:
-        """Do what the walk would do; the gradients that are wanted."""
-        values = self.results_of(stretch.result[0], stretch.macro.replay(self.trace, self.cells, []))  # type: ignore[union-attr]
-        self._end(stretch)
-        return values
-
-    def _end(self, stretch: Stretch) -> None:
-        """What handles remember and what is spent after a replay."""
-        _, spent, seen = stretch.result
+        results, new, spent, seen = stretch.result
+        values = self.results_of(results, stretch.macro.replay(self.trace, self.cells, []))  # type: ignore[union-attr]
+        if held:
+            for k, gradient in zip(new, values, strict=True):
+                self.leaves[k]._grad = gradient
         if seen:
             self.remember(seen)
         if spent:
@@ -219,6 +193,7 @@ class PassDependencies(Dependencies):
                 free(self.nodes[k], line)
         StretchCounts.replays += 1
         Counts.replays += self.calls
+        return None if held else values
 
 
 def _plain(roots: Sequence[Any], given: Sequence[Any]) -> bool:
@@ -233,41 +208,21 @@ def _plain(roots: Sequence[Any], given: Sequence[Any]) -> bool:
     return True
 
 
-def backward_again(roots: Sequence[Any], given: Sequence[Any], keep: bool, walk: Callable[[], Any]) -> bool:
-    """A backward pass by a replay, or under a recording; False if nothing was done: `walk` is still to be called."""
-    passes = _tables.passes
-    if not _plain(roots, given) or passes.left():
-        return False
+NOT_DONE: Any = object()
+
+
+def pass_again(roots: Sequence[Any], given: Sequence[Any], keep: bool, walk: Callable[[], Any], wanted: Sequence[Tensor] | None = None) -> Any:
+    """What `walk` returns, by a replay, or under a recording; `NOT_DONE` if it is still to be called. `wanted`: leaves whose gradients it returns; if
+    None it gives all leaves theirs."""
+    passes, held = _tables.passes, wanted is None
+    if not _plain(roots, given) or any(t._grad_fn is not None for t in wanted or ()) or passes.left():
+        return NOT_DONE
     if Counters.loose and not passes.met():  # where programs do not repeat, a place that was never met does not pay for looking at the graph
-        return False
-    graph = PassDependencies()
-    if not graph.read(roots, given, keep):
-        return False
-    stretch = _tables.passes.here(graph.parts)
-    if stretch.macro is not None and stretch.macro.fits(graph.trace, graph.cells):
-        if settings.verify:
-            verify(stretch.macro, graph.cells, walk, False, "a backward pass")
-        else:
-            graph.replay(stretch)
-    elif stretch.due():
-        graph.record(stretch, walk)
-    else:
-        return False
-    return True
-
-
-def gradients_again(
-    roots: Sequence[Any], given: Sequence[Any], wanted: Sequence[Tensor], keep: bool, walk: Callable[[], tuple[Any, ...]]
-) -> tuple[Any, ...] | None:
-    """The gradients of leaves by a replay, or under a recording; None if nothing was done: `walk` is still to be called."""
-    if not _plain(roots, given) or any(t._grad_fn is not None for t in wanted) or _tables.gradients.left():
-        return None
+        return NOT_DONE
     graph = PassDependencies()
     if not graph.read(roots, given, keep, wanted):
-        return None
-    stretch = _tables.gradients.here(graph.parts)
+        return NOT_DONE
+    stretch = passes.here(graph.parts)
     if stretch.macro is not None and stretch.macro.fits(graph.trace, graph.cells):
-        if settings.verify:
-            return verify(stretch.macro, graph.cells, walk, False, "a pass for gradients")  # type: ignore[no-any-return]
-        return graph.replay_gradients(stretch)
-    return graph.record_gradients(stretch, walk) if stretch.due() else None
+        return verify(stretch.macro, graph.cells, walk, False, "a backward pass") if settings.verify else graph.replay(stretch, held)
+    return graph.record(stretch, walk, held) if stretch.due() else NOT_DONE
