@@ -7,7 +7,7 @@
 
 enum { WORD, ENTRY, ITEMS, BARE };
 
-/* WORD: the word at `at` is `wanted`; ENTRY: the dict has it under the key; ITEMS: the list has the items of the tuple; BARE: no attributes. */
+/* WORD: the word at `at` is `wanted`; ENTRY: the dict has it under the key (NULL: nothing); ITEMS: the list has the items of the tuple; BARE: no attributes. */
 typedef struct { int kind; void *at, *wanted; PyObject *key; } Fact;
 /* A handle of a class with this layout, need of a gradient and layout of its storage; or (`kind` is NULL) the object `layout` itself. */
 typedef struct { PyTypeObject *kind; PyObject *layout, *needs, *value; } Argument;
@@ -85,10 +85,12 @@ static bool read_fact(Unchanged *all, PyObject *item) {
     if (!PyTuple_CheckExact(item) || !PyArg_ParseTuple(item, "sO|OOO", &what, &x, &a, &b, &c)) return false;
 #define IS(name, more) (strcmp(what, name) == 0 && PyTuple_GET_SIZE(item) == 2 + more)
     if (IS("entry", 2)) return entry_fact(all, x, a, b);
+    if (IS("absent", 1)) return entry_fact(all, x, a, NULL);
     if (IS("slot", 2)) return slot_fact(all, x, a, b);
     if (IS("items", 1)) return items_fact(all, x, a);
     if (IS("length", 1)) return length_fact(all, x, a);
     if (IS("cell", 1)) return PyCell_Check(x) && word(all, &((PyCellObject *)x)->ob_ref, a);
+    if (IS("unassigned", 0)) return PyCell_Check(x) && word(all, &((PyCellObject *)x)->ob_ref, NULL);
     if (IS("function", 3)) return function_fact(all, x, a, b, c);
     if (IS("references", 1)) return word(all, &x->ob_refcnt, PyLong_AsVoidPtr(a));
     if (IS("kind", 0)) return word(all, &x->ob_type, Py_TYPE(x));
@@ -184,7 +186,7 @@ static bool bare(PyObject *x) {
 static bool holds(const Fact *fact) {
     switch (fact->kind) {
     case WORD: return *(void **)fact->at == fact->wanted;
-    case ENTRY: return PyDict_GetItemWithError(fact->at, fact->key) == fact->wanted;
+    case ENTRY: return PyDict_GetItemWithError(fact->at, fact->key) == fact->wanted && !PyErr_Occurred();
     case ITEMS: return has_items(fact->at, fact->wanted);
     default: return bare(fact->at);
     }

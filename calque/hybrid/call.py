@@ -93,11 +93,10 @@ class Entry:
         """Calls that are replayed again and again are worth a table."""
         self.looks += 1
         if self.looks >= LOOKS:
-            facts = None if hot is None else self.guards.facts()
-            if facts is not None:
-                for t, storage, layout, needs in self.handles:
-                    facts += [("slot", t, "_storage", storage), ("slot", t, "_layout", layout), ("slot", t, "_requires_grad", needs)]
-            self.same = (facts is not None and hot.unchanged(facts)) or False
+            facts = self.guards.facts()
+            for t, storage, layout, needs in self.handles:
+                facts += [("slot", t, "_storage", storage), ("slot", t, "_layout", layout), ("slot", t, "_requires_grad", needs)]
+            self.same = (hot is not None and hot.unchanged(facts)) or False
 
     def _compared(self) -> bool:
         """The same, compared by Python."""

@@ -17,7 +17,6 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
-from operator import is_
 from typing import Any
 
 from calque.base.asked import ASKED
@@ -37,7 +36,21 @@ from calque.hybrid.impure import (
     TRANSPARENT,
     TRANSPARENT_MODULES,
 )
-from calque.hybrid.origin import MADE, contents, foreign, foreign_class, identities, is_error, of_calque, remembered, slots, unnamed, user_class
+from calque.hybrid.origin import (
+    MADE,
+    MISSING,
+    content,
+    contents,
+    foreign,
+    foreign_class,
+    identities,
+    is_error,
+    of_calque,
+    remembered,
+    slots,
+    unnamed,
+    user_class,
+)
 from calque.nn.functional.current import looked_up
 from calque.nn.module import Module
 from calque.observe.source import inside_package
@@ -49,7 +62,6 @@ from calque.tensor import TENSOR_TYPES, Tensor
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), DType, Device, slice, range, frozenset)
 _RATES, _MOMENTA = ("lr", "initial_lr"), ("momentum", "betas")  # options of optimizers that schedules change
 _LIMIT, _DEPTH = 20_000, 60  # values and levels; what reaches more runs as it is written
-_MISSING: Any = object()
 
 
 class Refused(Exception):
@@ -66,6 +78,7 @@ class Guards:
         self.sizes: list[tuple[Any, int]] = []
         self.module_sizes: list[tuple[Any, int]] = []
         self.items: list[tuple[Any, tuple[Any, ...]]] = []
+        self.sequences: list[tuple[Any, tuple[Any, ...]]] = []  # those of them that are neither lists nor tuples, which cannot change
         self.orders: list[tuple[Any, tuple[Any, ...]]] = []  # dicts and their keys
         self.copies: list[tuple[Any, Any]] = []  # what is compared with a copy: sets, bytearrays
         self.told: list[tuple[Callable[[], Any], Any]] = []  # what functions say of something that has no attributes
@@ -76,8 +89,7 @@ class Guards:
         self.tensors: list[Tensor] = []
         self.epoch = Changes.epoch
         self.inexact = ""  # why Python may use a number without anybody noticing, if it may
-        self._quick: _Quick | None = None
-        self.objects = False  # whether there are copies, orders, slots or kinds
+        self.objects = False  # whether there are copies, sequences, orders, slots or kinds
         self._changing: set[str] = set()  # attributes that replays change
         self._own: list[tuple[Any, Any, Any]] = []  # attributes of the user's modules
         self._rates: list[dict[str, Any]] = []  # groups of optimizers
@@ -93,9 +105,7 @@ class Guards:
 
     def hold(self) -> bool:
         """Whether everything is as it was."""
-        if self._quick is None:
-            self._quick = _Quick(self)
-        if not (self._quick.same() or self._always_hold()):
+        if not self._always_hold():
             return False
         for function, code, defaults, named in self.functions:
             if function.__code__ is not code or function.__defaults__ is not defaults or function.__kwdefaults__ is not named:
@@ -106,14 +116,12 @@ class Guards:
         """Whether that is as it was which is not among the `facts`."""
         return (not self.objects or self._objects_hold()) and (self.epoch == Changes.epoch or self._modules_hold())
 
-    def facts(self) -> list[tuple[Any, ...]] | None:
-        """What is compared object by object at every call, as the compiled module wants it; None if Python has to look at something itself."""
-        quick = self._quick
-        if quick is None or not quick.usual or quick.items:
-            return None
-        found: list[tuple[Any, ...]] = [("entry", *entry) for entry in self.always]
+    def facts(self) -> list[tuple[Any, ...]]:
+        """What is compared at every call, as the compiled module wants it, which does that object by object."""
+        found: list[tuple[Any, ...]] = [("absent", *entry[:2]) if entry[2] is MISSING else ("entry", *entry) for entry in self.always]
         found += [("items", *entry) for entry in self.items if entry[0].__class__ is list]
-        found += [("cell", *entry) for entry in self.cells] + [("length", *entry) for entry in self.sizes]
+        found += [("unassigned", cell) if value is MISSING else ("cell", cell, value) for cell, value in self.cells]
+        found += [("length", *entry) for entry in self.sizes]
         return found + [("function", *entry) for entry in self.functions]
 
     def _objects_hold(self) -> bool:
@@ -121,23 +129,27 @@ class Guards:
             return False
         if any(ask() != answer for ask, answer in self.told):
             return False
+        for sequence, kept in self.sequences:
+            if len(sequence) != len(kept) or not all(a is b or _same(a, b) for a, b in zip(sequence, kept, strict=True)):
+                return False
         for mapping, keys in self.orders:
             if len(mapping) != len(keys) or tuple(mapping) != keys:
                 return False
         for held, name, value in self.slots:
-            found = getattr(held, name, _MISSING)
+            found = getattr(held, name, MISSING)
             if found is not value and not _same(found, value):
                 return False
         return True
 
     def _always_hold(self) -> bool:
-        """What `_Quick.same` compares by identity, plain values by value."""
+        """What the compiled module compares by identity, plain values by value."""
         for mapping, key, value in self.always:
-            found = mapping.get(key, _MISSING)
+            found = mapping.get(key, MISSING)
             if found is not value and not _same(found, value):
                 return False
         for cell, value in self.cells:
-            if cell.cell_contents is not value and not _same(cell.cell_contents, value):
+            found = content(cell)
+            if found is not value and not _same(found, value):
                 return False
         for sized, length in self.sizes:
             if len(sized) != length:
@@ -149,7 +161,7 @@ class Guards:
 
     def _modules_hold(self) -> bool:
         for mapping, key, value in self.modules:
-            found = mapping.get(key, _MISSING)
+            found = mapping.get(key, MISSING)
             if found is not value and not _same(found, value):
                 return False
         if any(len(sized) != length for sized, length in self.module_sizes) or any(m.__class__ is not kind for m, kind in self.module_kinds):
@@ -164,7 +176,7 @@ class Guards:
     def first_change(self) -> str:
         """The name of something that changed, for the statistics."""
         for mapping, key, value in (*self.always, *self.modules):
-            found = mapping.get(key, _MISSING)
+            found = mapping.get(key, MISSING)
             if found is not value and not _same(found, value):
                 return f"the state of a {type(key).__name__}" if isinstance(key, Tensor) else str(key)  # no values are read for a statistic
         return "a variable, a function or the length of a container"
@@ -190,7 +202,8 @@ class Guards:
             (self.always if entry[1] in self._named else self.modules).append(entry)
         self._require_repeatable()
         self.asks = not self._named.isdisjoint(ASKING)
-        self.objects = bool(self.copies or self.told or self.orders or self.slots or self.kinds)
+        self.sequences = [entry for entry in self.items if entry[0].__class__ not in (list, tuple)]
+        self.objects = bool(self.copies or self.told or self.sequences or self.orders or self.slots or self.kinds)
         read = self._changing & self._named
         if read:
             raise Refused(f"reads {min(read)}, which replays change")
@@ -298,7 +311,8 @@ class Guards:
             self.reach(default, depth + 1)
         for cell, found in contents(function):
             self.cells.append((cell, found))
-            self.reach(found, depth + 1)
+            if found is not MISSING:
+                self.reach(found, depth + 1)
         self._names(code, function.__globals__, depth)
 
     def _names(self, code: types.CodeType, scope: dict[str, Any], depth: int) -> None:
@@ -325,7 +339,14 @@ class Guards:
             if name in scope:
                 self._global(scope, name, names, depth)
             else:
+                self._absent(scope, name)
                 self._name_of_python(name, names, depth)
+
+    def _absent(self, scope: dict[str, Any], name: str) -> None:
+        """A name that code looks for in vain: it may come later."""
+        if (id(scope), name) not in self._seen:
+            self._seen[id(scope), name] = scope
+            self.always.append((scope, name, MISSING))
 
     def _name_of_python(self, name: str, names: list[str], depth: int) -> None:
         """A name that code finds among the built-in ones, where others may be put as well."""
@@ -335,6 +356,8 @@ class Guards:
             self._unknown(f"calls {name}()")
             if name in vars(builtins):
                 self._global(vars(builtins), name, names, depth)
+            else:
+                self._absent(vars(builtins), name)
 
     def _unknown(self, reason: str) -> None:
         """Python may use a float without its operators: what it read is then compared as a whole."""
@@ -372,6 +395,7 @@ class Guards:
         file = getattr(module, "__file__", None)
         own = file is not None and not foreign(file)
         space = module.__dict__
+        self.sizes.append((space, len(space)))  # code may find out that something is not there, which may come later
         if isinstance(found := space.get("__getattr__"), types.FunctionType) and not foreign(found.__code__.co_filename):
             self._global(space, "__getattr__", names, depth + 1)
         for name in filter(space.__contains__, names):
@@ -536,7 +560,7 @@ class Guards:
     def _members(self, value: Any, names: Sequence[str], depth: int) -> None:
         """Attributes that an object keeps outside of a dict."""
         for name in names:
-            found = getattr(value, name, _MISSING)
+            found = getattr(value, name, MISSING)
             self.slots.append((value, name, found))
             self.reach(found, depth + 1)
 
@@ -555,43 +579,6 @@ class Guards:
         if ("class", id(kind)) not in self._seen:
             self._seen["class", id(kind)] = kind
             self._class(kind, False)
-
-
-class _Quick:
-    """What guards look at by identity at every call: the usual case without a call of Python's per value."""
-
-    def __init__(self, guards: Guards) -> None:
-        usual = (dict, collections.OrderedDict, types.MappingProxyType)  # reading them runs no code of the user's
-        self.usual = all(mapping.__class__ in usual for mapping, _, _ in guards.always)
-        self.plain = [entry for entry in guards.always if entry[0].__class__ is dict]
-        lists = [(held, items) for held, items in guards.items if held.__class__ is list]
-        self.cells = guards.cells
-        self.others: list[tuple[Any, Any, Any]] = [entry for entry in guards.always if entry[0].__class__ is not dict]
-        self.others += [(held, k, item) for held, items in lists for k, item in enumerate(items)]
-        self.items = [(held, items) for held, items in guards.items if held.__class__ not in (list, tuple)]  # what a tuple holds cannot change
-        self.sized = [sized for sized, _ in (*guards.sizes, *lists)]
-        self.lengths = [*(length for _, length in guards.sizes), *(len(items) for _, items in lists)]
-
-    def same(self) -> bool:
-        """Whether everything is the same object as before; False is only a suspicion."""
-        if not self.usual or list(map(len, self.sized)) != self.lengths:
-            return False
-        try:
-            for mapping, key, value in self.plain:
-                if mapping[key] is not value:
-                    return False
-            for mapping, key, value in self.others:
-                if mapping[key] is not value:
-                    return False
-        except LookupError:
-            return False
-        for cell, value in self.cells:
-            if cell.cell_contents is not value:
-                return False
-        for sequence, items in self.items:
-            if len(sequence) != len(items) or not all(map(is_, sequence, items)):
-                return False
-        return True
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import gc
 import sys
 import types
@@ -13,6 +12,7 @@ from typing import Any
 from calque.observe.source import inside_package
 from calque.tensor import TENSOR_TYPES
 
+MISSING: Any = object()
 MADE = ("__init__", "__new__", "__post_init__", "__init_subclass__")  # what making an object calls
 _LIBRARY = str(Path(types.__file__).parent)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
@@ -107,8 +107,12 @@ def identities(function: Any) -> set[int]:
 
 def contents(function: types.FunctionType) -> list[tuple[Any, Any]]:
     """Cells of a closure with what they hold."""
-    found = []
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # not assigned yet
-            found.append((cell, cell.cell_contents))
-    return found
+    return [(cell, content(cell)) for cell in function.__closure__ or ()]
+
+
+def content(cell: types.CellType) -> Any:
+    """What a variable of a closure holds; `MISSING` if it has not been assigned, or has been deleted."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING

@@ -7,6 +7,7 @@ import builtins
 import collections
 import functools
 import tempfile
+import types
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,70 @@ def _attributes_that_a_method_refuses_in_its_own_way() -> Any:
 def _file() -> Any:
     path = Path(tempfile.mkdtemp()) / "flag"
     return lambda x: x * (2.0 if path.exists() else 3.0), lambda: path.touch()
+
+
+# What is not there, and comes later.
+
+
+def _missing(text: str, put: Any, **names: Any) -> Any:
+    """A function `call` of a text, and what puts something into its globals or into what these name."""
+    scope: dict[str, Any] = {"__name__": "missing", **names}
+    exec(text, scope)  # noqa: S102 - the texts below
+    return scope["call"], lambda: put(scope)
+
+
+@case
+def _global_over_a_builtin() -> Any:
+    return _missing("def call(x): return abs(x)", lambda scope: scope.update(abs=lambda x: x * 5))
+
+
+@case
+def _global_that_is_not_there() -> Any:
+    text = "def call(x):\n  try: return x * factor\n  except NameError: return x"
+    return _missing(text, lambda scope: scope.update(factor=5.0))
+
+
+@case
+def _attribute_of_a_module_that_is_not_there() -> Any:
+    text = "def call(x):\n  try: return x * config.factor\n  except AttributeError: return x"
+    return _missing(text, lambda scope: setattr(scope["config"], "factor", 5.0), config=types.ModuleType("config"))
+
+
+@case
+def _attribute_of_a_module_that_is_asked_for() -> Any:
+    text = "def call(x): return x * 5 if hasattr(config, 'large') else x"
+    return _missing(text, lambda scope: setattr(scope["config"], "large", True), config=types.ModuleType("config"))
+
+
+@case
+def _variable_that_is_not_assigned_yet() -> Any:
+    def call(x: Any) -> Any:
+        try:
+            return x * factor
+        except NameError:
+            return x
+
+    def change() -> None:
+        nonlocal factor
+        factor = 5.0
+
+    if CASES is None:
+        factor = 2.0
+    return call, change
+
+
+@case
+def _variable_that_is_deleted() -> Any:
+    factor = 2.0
+
+    def call(x: Any) -> Any:
+        try:
+            return x * factor
+        except NameError:
+            return x
+
+    def change() -> None:
+        nonlocal factor
+        del factor
+
+    return call, change

@@ -6,7 +6,7 @@ import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from sys import getrefcount
-from types import SimpleNamespace
+from types import CellType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,7 @@ CELL, WRITE = _closure()
 SLOTS, TABLE, ORDERED, MANY, LIST, MARKED = Slots(), {"a": OTHER, 1: 2}, OrderedDict(a=OTHER), defaultdict(list, a=OTHER), [OTHER, 1], Tensor([1.0])
 ARRAY = np.zeros(4)
 PLACE = SimpleNamespace(array=ARRAY)
+UNASSIGNED = CellType()
 ITEMS = (OTHER, 1)  # facts keep nothing alive
 HELD: list[Any] = []
 
@@ -67,6 +68,8 @@ FACTS: dict[str, tuple[Callable[[], tuple[Any, ...]], Callable[[], Any], Callabl
     "entry": (lambda: ("entry", TABLE, "a", OTHER), lambda: TABLE.update(a=0), lambda: TABLE.update(a=OTHER)),
     "an entry that is gone": (lambda: ("entry", ORDERED, "a", OTHER), lambda: ORDERED.pop("a"), lambda: ORDERED.update(a=OTHER)),
     "an entry of a class": (lambda: ("entry", vars(Slots), "c", None), lambda: setattr(Slots, "c", 1), lambda: setattr(Slots, "c", None)),
+    "absent": (lambda: ("absent", TABLE, "c"), lambda: TABLE.update(c=0), lambda: TABLE.pop("c")),
+    "unassigned": (lambda: ("unassigned", UNASSIGNED), lambda: setattr(UNASSIGNED, "cell_contents", 1), lambda: delattr(UNASSIGNED, "cell_contents")),
     "length": (lambda: ("length", MANY, 1), lambda: MANY["b"], lambda: MANY.pop("b")),
     "length of a list": (lambda: ("length", LIST, 2), lambda: LIST.append(1), LIST.pop),
     "length of a class": (lambda: ("length", vars(Own), len(vars(Own))), lambda: setattr(Own, "c", 1), lambda: delattr(Own, "c")),

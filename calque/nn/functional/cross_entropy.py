@@ -51,7 +51,7 @@ class _Labels:
         self.rows = target._layout.numel * 1.0
         self.reduction, self.smoothing, self.log_input = reduction, float(smoothing), log_input
         self.kind = input._layout.dtype
-        # What `backward` depends on, see `autograd.again`.
+        # What `backward` depends on, see `autograd.dependencies`.
         self.facts = (self.dim, self.classes, self.rows, reduction, self.smoothing, log_input, self.kind)
         self.held = (self.labels, self.weight, self.factor, self.keep)
 

@@ -38,7 +38,7 @@ class _Kernel:
     def __init__(self, shape: Dims, dims: Dims, spread: Dims, eps: float) -> None:
         self.dims, self.spread, self.eps = dims, spread, float(eps)
         self.count = prod(shape[d] for d in dims) * 1.0
-        self.facts = (dims, spread, self.eps, self.count)  # what `backward` depends on, see `autograd.again`
+        self.facts = (dims, spread, self.eps, self.count)  # what `backward` depends on, see `autograd.dependencies`
 
     def forward(self, x: Tensor, weight: Any, bias: Any) -> tuple[Any, ...]:
         kind = x._layout.dtype
@@ -88,7 +88,7 @@ class _Channels:
         self.spread = tuple(d for d in range(len(shape)) if d not in dims and affine[d] == 1)
         self.count = prod(shape[d] for d in dims) * 1.0
         self.stats: tuple[Any, ...] = ()  # mean and variance of the call
-        self.facts = (shape, dims, affine, self.eps, self.count)  # what `backward` depends on, see `autograd.again`
+        self.facts = (shape, dims, affine, self.eps, self.count)  # what `backward` depends on, see `autograd.dependencies`
 
     def forward(self, x: Tensor, weight: Any, bias: Any) -> tuple[Any, ...]:
         kind = x._layout.dtype
