@@ -47,7 +47,8 @@ $(VENV)-clients/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)-clients
 	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,vision]' transformers einops psutil scikit-learn lightning-utilities requests einx sympy cloudpickle loguru \
 		orjson h5py tabulate termcolor portalocker yacs gymnasium matplotlib pandas PyWavelets 'setuptools<80' opt_einsum packaging tqdm \
-		configmypy zencfg datasets wandb mlflow-skinny
+		configmypy zencfg datasets wandb mlflow-skinny \
+		hyperpyyaml sentencepiece soundfile qpsolvers quadprog class-resolver pystow dataclasses-json click-default-group more-click docdata more_itertools attrs trampoline
 	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps torchmetrics accelerate timm peft diffusers lightning pytorch-lightning sentence-transformers \
 		x-transformers torch-einops-utils ema-pytorch rotary-embedding-torch \
 		kornia kornia_rs pytorch-metric-learning torchdiffeq torch-optimizer pytorch-ranger pytorch_optimizer torchsummary entmax pytorch-tabnet gpytorch linear_operator skorch \
@@ -55,7 +56,10 @@ $(VENV)-clients/.installed: pyproject.toml Makefile
 		torch-dct torchattacks monai torch_geometric botorch pyro-ppl snntorch nystrom-attention local-attention pytorch-tcn efficientnet_pytorch torchquad pytorch-warmup schedulefree \
 		tensorly \
 		torchinfo thop fvcore iopath torch-pruning backpack-for-pytorch unfoldNd einconv curvlinops-for-pytorch laplace-torch pytorch_wavelets nflows \
-		spikingjelly norse nir nirtorch neuraloperator tensorly-torch tensordict pyvers torchrl pfrl linformer torchviz graphviz gym gym-notices asdfghjkl
+		spikingjelly norse nir nirtorch neuraloperator tensorly-torch tensordict pyvers torchrl pfrl linformer torchviz graphviz gym gym-notices asdfghjkl \
+		positional-encodings performer-pytorch lion-pytorch torch-optimi torchbnn axial-positional-embedding reformer-pytorch product-key-memory rtdl \
+		blitz-bayesian-pytorch flow_matching torchdyn higher torchjd pykeen torch_ppr torch_max_mem denoising-diffusion-pytorch vit-pytorch pytorch-minimize \
+		xitorch nnaudio segmentation-models-pytorch speechbrain hyper-connections colt5-attention
 	@touch $@
 
 clients: $(VENV)-clients/.installed  ## libraries written for PyTorch (transformers, einops, ...) on Calque, against PyTorch's results

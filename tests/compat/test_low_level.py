@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections import OrderedDict, namedtuple
+from types import MappingProxyType
 
 import pytest
 
@@ -131,6 +133,34 @@ def test_quantisation_is_named_and_refused() -> None:
     assert not isinstance(nn.Linear(1, 1), ao.ObserverBase)
     with pytest.raises(NotImplementedError, match=r"calque\.nn\.utils\.quantize_\(model\) keeps weights as int8"):
         ao.prepare(nn.Linear(1, 1))
+    assert face("torch.ao.quantization.observer").MinMaxObserver is ao.MinMaxObserver is face("torch.quantization.observer").MinMaxObserver
+    assert face("torch.ao.quantization.qconfig").QConfig is ao.QConfig is face("torch.quantization.qconfig").QConfig
+    fake = face("torch.quantization.fake_quantize")
+    assert fake.FakeQuantize is ao.FakeQuantize is face("torch.ao.quantization.fake_quantize").FakeQuantize
+    with pytest.raises(NotImplementedError, match=r"\[torch\.ao\.quantization\.FakeQuantize\] .*calque\.nn\.utils\.quantize_"):
+        fake.FakeQuantize()
+
+
+def test_batches_are_pinned_as_pytorch_does() -> None:
+    pin = face("torch.utils.data._utils.pin_memory").pin_memory
+    Pair = namedtuple("Pair", "a b")
+
+    class Batch:
+        def pin_memory(self) -> str:
+            return "pinned"
+
+    given = {"x": [calque.ones(2), Batch(), "text"], "y": Pair((Batch(), 1), range(2))}
+    found = pin(given)
+    assert found["x"][0] is given["x"][0] and found["x"][1:] == ["pinned", "text"] and found["y"] == Pair(("pinned", 1), [0, 1])
+    assert type(found["y"]) is Pair and found is not given and isinstance(given["x"][1], Batch)
+    kept = OrderedDict(a=Batch())
+    assert pin(kept) == OrderedDict(a="pinned") and isinstance(pin(kept), OrderedDict) and isinstance(kept["a"], Batch)
+    assert dict(pin(MappingProxyType({"a": Batch()}))) == {"a": "pinned"} and pin(b"bytes") == b"bytes"
+
+
+def test_whether_a_device_was_used_is_asked_without_a_call() -> None:
+    cuda = face("torch.cuda")
+    assert bool(cuda._initialized) == cuda.is_initialized()
 
 
 def test_slices_of_a_batch_are_told() -> None:

@@ -10,9 +10,9 @@ from calque.compat.missing import pytorch_has
 from calque.compat.refused import no, nothing, without_device
 
 __all__ = [
-    "OutOfMemoryError", "_device_t", "_is_in_bad_fork", "_lazy_call", "can_device_access_peer", "current_blas_handle", "default_generators", "find",
-    "get_arch_list", "get_gencode_flags", "has_half", "has_magma", "ipc_collect", "is_current_stream_capturing", "max_memory_cached",
-    "memory_cached", "reset_accumulated_memory_stats", "reset_max_memory_cached",
+    "OutOfMemoryError", "_device_t", "_initialized", "_is_in_bad_fork", "_lazy_call", "can_device_access_peer", "current_blas_handle",
+    "default_generators", "find", "get_arch_list", "get_gencode_flags", "has_half", "has_magma", "ipc_collect", "is_current_stream_capturing",
+    "max_memory_cached", "memory_cached", "reset_accumulated_memory_stats", "reset_max_memory_cached",
 ]  # fmt: skip
 
 _device_t = Any
@@ -25,6 +25,16 @@ current_blas_handle = without_device("torch.cuda.current_blas_handle", "CUDA", "
 
 memory_cached, max_memory_cached = calque.cuda.memory_reserved, calque.cuda.max_memory_reserved
 reset_max_memory_cached = calque.cuda.reset_peak_memory_stats
+
+
+class _Initialized:
+    """True once a device was used: libraries ask before they keep the state of its generator."""
+
+    def __bool__(self) -> bool:
+        return calque.cuda.is_initialized()
+
+
+_initialized = _Initialized()
 
 
 def _lazy_call(call: Any, **keywords: Any) -> None:
