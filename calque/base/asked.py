@@ -41,6 +41,11 @@ class asking:
         LOCAL.off = self.before
 
 
+def called(function: Callable[..., Any], args: Any, keywords: Any) -> Any:
+    """A call that a public function makes for the program: classes are asked about what it calls in turn, although all of it may be the library's."""
+    return function(*args, **keywords)
+
+
 def ordinary(x: T) -> T:
     """An object of such a class as an ordinary tensor; anything else as it is."""
     made = ASKED.get(x.__class__)

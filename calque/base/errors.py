@@ -82,12 +82,12 @@ class NotDense(CalqueError, NotImplementedError):
         super().__init__(f"[{name}] expected a dense tensor, got one of layout {layout}; convert it with .to_dense()")
         self.tensor = tensor
 
-    def meaning(self, name: str, args: Any, keywords: Any, function: Any = None) -> Any:
+    def meaning(self, name: str, args: Any, keywords: Any, function: Any = None, module: str = "") -> Any:
         """What a public function of this name means for the tensor. What is no tensor of ours is asked by the frame of the function."""
         ask = getattr(type(self.tensor), "_meaning", None)
         if ask is None:
             raise self
-        return ask(self.tensor, name, args, keywords, function)
+        return ask(self.tensor, name, args, keywords, function, module)
 
 
 class AutogradError(CalqueError, RuntimeError):

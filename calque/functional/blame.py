@@ -335,14 +335,15 @@ def _all_shown(args: Sequence[Any], keywords: Mapping[str, Any]) -> str:
 NOTHING = object()  # what `answer` returns where a call has no other result than its error
 
 
-def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: Exception) -> Any:
-    """Raise what `error` means to the caller, if it says nothing; the call's result if an operand gives it another meaning."""
+def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: Exception, module: str = "") -> Any:
+    """Raise what `error` means to the caller, if it says nothing; the call's result if an operand gives it another meaning. `module`: where the
+    caller found the function, which may be several of one name."""
     if of_handler(error) or isinstance(error, RecursionError):  # how deep values may be nested is Python's to say
         return NOTHING
     if isinstance(error, NotDense) and hasattr(type(error.tensor), "_meaning"):
-        return error.meaning(name, args, keywords, function)
+        return error.meaning(name, args, keywords, function, module)
     if found := _others(args, keywords):
-        return ask(public_function(name, function), found, args, keywords, True)
+        return ask(public_function(name, function, module), found, args, keywords, True)
     if isinstance(error, TypeError) and not isinstance(error, CalqueError) and (again := _in_our_words(name, function, args, keywords)) is not None:
         call, args, keywords = again
         try:
@@ -390,12 +391,12 @@ def _others(args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
     return others((*args, *keywords.values()))
 
 
-def _of_one(name: str, function: Any, writes: bool) -> Any:
+def _of_one(name: str, function: Any, writes: bool, module: str) -> Any:
     def call(a: Any) -> Any:
         try:
             return function(a)
         except Exception as error:
-            if (meant := answer(name, function, (a,), {}, error)) is not NOTHING:
+            if (meant := answer(name, function, (a,), {}, error, module)) is not NOTHING:
                 return meant
             raise
 
@@ -403,19 +404,19 @@ def _of_one(name: str, function: Any, writes: bool) -> Any:
         try:
             return function(a) if out is _ else stored(name, function, (a,), {}, out, _)
         except Exception as error:
-            if (meant := answer(name, function, (a,), {} if out is _ else {"out": out}, error)) is not NOTHING:
+            if (meant := answer(name, function, (a,), {} if out is _ else {"out": out}, error, module)) is not NOTHING:
                 return meant
             raise
 
     return writing if writes else call
 
 
-def _of_two(name: str, function: Any, writes: bool) -> Any:
+def _of_two(name: str, function: Any, writes: bool, module: str) -> Any:
     def call(a: Any, b: Any) -> Any:
         try:
             return function(a, b)
         except Exception as error:
-            if (meant := answer(name, function, (a, b), {}, error)) is not NOTHING:
+            if (meant := answer(name, function, (a, b), {}, error, module)) is not NOTHING:
                 return meant
             raise
 
@@ -423,19 +424,19 @@ def _of_two(name: str, function: Any, writes: bool) -> Any:
         try:
             return function(a, b) if out is _ else stored(name, function, (a, b), {}, out, _)
         except Exception as error:
-            if (meant := answer(name, function, (a, b), {} if out is _ else {"out": out}, error)) is not NOTHING:
+            if (meant := answer(name, function, (a, b), {} if out is _ else {"out": out}, error, module)) is not NOTHING:
                 return meant
             raise
 
     return writing if writes else call
 
 
-def _of_three(name: str, function: Any, writes: bool) -> Any:
+def _of_three(name: str, function: Any, writes: bool, module: str) -> Any:
     def call(a: Any, b: Any, c: Any) -> Any:
         try:
             return function(a, b, c)
         except Exception as error:
-            if (meant := answer(name, function, (a, b, c), {}, error)) is not NOTHING:
+            if (meant := answer(name, function, (a, b, c), {}, error, module)) is not NOTHING:
                 return meant
             raise
 
@@ -443,19 +444,19 @@ def _of_three(name: str, function: Any, writes: bool) -> Any:
         try:
             return function(a, b, c) if out is _ else stored(name, function, (a, b, c), {}, out, _)
         except Exception as error:
-            if (meant := answer(name, function, (a, b, c), {} if out is _ else {"out": out}, error)) is not NOTHING:
+            if (meant := answer(name, function, (a, b, c), {} if out is _ else {"out": out}, error, module)) is not NOTHING:
                 return meant
             raise
 
     return writing if writes else call
 
 
-def _of_four(name: str, function: Any, writes: bool) -> Any:
+def _of_four(name: str, function: Any, writes: bool, module: str) -> Any:
     def call(a: Any, b: Any, c: Any, d: Any) -> Any:
         try:
             return function(a, b, c, d)
         except Exception as error:
-            if (meant := answer(name, function, (a, b, c, d), {}, error)) is not NOTHING:
+            if (meant := answer(name, function, (a, b, c, d), {}, error, module)) is not NOTHING:
                 return meant
             raise
 
@@ -463,19 +464,19 @@ def _of_four(name: str, function: Any, writes: bool) -> Any:
         try:
             return function(a, b, c, d) if out is _ else stored(name, function, (a, b, c, d), {}, out, _)
         except Exception as error:
-            if (meant := answer(name, function, (a, b, c, d), {} if out is _ else {"out": out}, error)) is not NOTHING:
+            if (meant := answer(name, function, (a, b, c, d), {} if out is _ else {"out": out}, error, module)) is not NOTHING:
                 return meant
             raise
 
     return writing if writes else call
 
 
-def _of_five(name: str, function: Any, writes: bool) -> Any:
+def _of_five(name: str, function: Any, writes: bool, module: str) -> Any:
     def call(a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
         try:
             return function(a, b, c, d, e)
         except Exception as error:
-            if (meant := answer(name, function, (a, b, c, d, e), {}, error)) is not NOTHING:
+            if (meant := answer(name, function, (a, b, c, d, e), {}, error, module)) is not NOTHING:
                 return meant
             raise
 
@@ -483,19 +484,19 @@ def _of_five(name: str, function: Any, writes: bool) -> Any:
         try:
             return function(a, b, c, d, e) if out is _ else stored(name, function, (a, b, c, d, e), {}, out, _)
         except Exception as error:
-            if (meant := answer(name, function, (a, b, c, d, e), {} if out is _ else {"out": out}, error)) is not NOTHING:
+            if (meant := answer(name, function, (a, b, c, d, e), {} if out is _ else {"out": out}, error, module)) is not NOTHING:
                 return meant
             raise
 
     return writing if writes else call
 
 
-def _of_any(name: str, function: Any, writes: bool) -> Any:
+def _of_any(name: str, function: Any, writes: bool, module: str) -> Any:
     def call(*args: Any, **keywords: Any) -> Any:
         try:
             return function(*args, **keywords)
         except Exception as error:
-            if (meant := answer(name, function, args, keywords, error)) is not NOTHING:
+            if (meant := answer(name, function, args, keywords, error, module)) is not NOTHING:
                 return meant
             raise
 
@@ -507,7 +508,7 @@ def _of_any(name: str, function: Any, writes: bool) -> Any:
             rest = {key: value for key, value in keywords.items() if key != "out"}
             return function(*args, **rest) if out is None else stored(name, function, args, rest, out)
         except Exception as error:
-            if (meant := answer(name, function, args, keywords, error)) is not NOTHING:
+            if (meant := answer(name, function, args, keywords, error, module)) is not NOTHING:
                 return meant
             raise
 
@@ -527,12 +528,12 @@ def explaining(name: str, function: Any, module: str) -> Any:
     plain = plain and "dim" not in code.co_varnames[:count]
     writes = _takes_out(function, module) and not _has_out(code)
     if plain and count in POSITIONAL:
-        call = POSITIONAL[count](name, function, writes)
+        call = POSITIONAL[count](name, function, writes, module)
         names = code.co_varnames[:count]
         call.__code__ = call.__code__.replace(co_varnames=names + call.__code__.co_varnames[count:])
         call.__defaults__ = (*(function.__defaults__ or ()), None, None) if writes else function.__defaults__
     else:
-        call = _of_any(name, function, writes)
+        call = _of_any(name, function, writes, module)
     call.__wrapped__, call.__doc__, call.__annotations__ = function, function.__doc__, function.__annotations__
     call.__name__, call.__qualname__, call.__module__ = name, name, module
     return answering(call)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.asked import ordinary
+from calque.base.asked import ordinary, plainly
 from calque.base.errors import DTypeError
 from calque.base.shapes import Size
 from calque.base.text import described
@@ -84,8 +84,9 @@ def _construct(cls: type, *arguments: Any, device: Any = None) -> Any:
 
 
 def _make_subclass(cls: type, data: Tensor, require_grad: bool = False) -> Any:
-    """`data`, without its history, as an object of a subclass: what libraries call in `__new__`."""
-    return data.detach().as_subclass(cls).requires_grad_(require_grad)  # type: ignore[attr-defined]
+    """`data`, without its history, as an object of a subclass: what libraries call in `__new__`, when neither class can be asked about it yet."""
+    with plainly():
+        return data.detach().as_subclass(cls).requires_grad_(require_grad)  # type: ignore[attr-defined]
 
 
 def _register(cls: type, **_: Any) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-from calque.base.asked import ASKED, LOCAL, plainly
+from calque.base.asked import ASKED, LOCAL, called, plainly
 from calque.base.errors import DTypeError, NotDense, no_tensor
 from calque.base.text import shown
 from calque.functional.common import method
@@ -106,7 +106,9 @@ def _within_another(final: bool) -> bool:
         while frame.f_code.co_name == "answer":
             frame = frame.f_back
         frame = frame.f_back
-    while frame is not None and inside_package(frame.f_code.co_filename) and "asking" not in frame.f_code.co_names:  # what that calls is asked about
+    while frame is not None and inside_package(frame.f_code.co_filename):
+        if frame.f_code is called.__code__ or "asking" in frame.f_code.co_names:  # what these call is asked about
+            return False
         if "answer" in frame.f_code.co_names and "." not in getattr(frame.f_locals.get("function"), "__qualname__", "."):
             return True
         frame = frame.f_back
@@ -155,17 +157,18 @@ def overrides(cls: type) -> bool:
     return own is not None and function is not disabled and getattr(function, "__module__", "") != "torch._tensor"
 
 
-def public_function(name: str, function: Any = None) -> Any:
-    """The function that users call by a name."""
+def public_function(name: str, function: Any = None, module: str = "") -> Any:
+    """The function that users call by a name, of those in several modules the one in `module`."""
     facade: Any = sys.modules["calque"]
     known = [f for place in (facade, facade.nn.functional, facade.linalg, Tensor) if callable(f := getattr(place, name, None))]
     same = [f for f in known if f is function or getattr(f, "__wrapped__", None) is function]
-    return (same or known or [function])[0]
+    there = [f for f in same if f.__module__ == module]
+    return (there or same or known or [function])[0]
 
 
-def _meaning(self: Any, name: str, args: Sequence[Any], keywords: Mapping[str, Any], function: Any = None) -> Any:
+def _meaning(self: Any, name: str, args: Sequence[Any], keywords: Mapping[str, Any], function: Any = None, module: str = "") -> Any:
     """See `SparseTensor._meaning`."""
-    return ask(public_function(name, function), (*args, *keywords.values(), self), args, keywords, function is not None)
+    return ask(public_function(name, function, module), (*args, *keywords.values(), self), args, keywords, function is not None)
 
 
 def _behind(slot: Any) -> property:

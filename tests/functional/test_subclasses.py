@@ -506,3 +506,56 @@ def test_a_class_that_answers_for_no_attribute_is_an_error() -> None:
 
     with pytest.raises(TypeError, match=r"\[__get__\] no implementation found for __get__ on types .* got \['Silent'\]"):
         _ = calque.ones(2).as_subclass(Silent).shape
+
+
+class Weight(calque.Tensor):
+    """Looks for what a function means in a table of functions, as libraries do; it has what that takes once it is made."""
+
+    asked: list[Any] = []
+
+    def __new__(cls, inner: Any) -> Any:
+        return calque.Tensor._make_subclass(cls, inner, True)
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.asked.append(func)
+        return func(*(x.inner if isinstance(x, Weight) else x for x in args), **(kwargs or {}))
+
+
+def test_a_class_is_not_asked_while_one_of_its_objects_is_made() -> None:
+    del Weight.asked[:]
+    assert Weight(calque.ones(2)).inner.tolist() == [1.0, 1.0] and Weight.asked == []
+    again = calque.Tensor._make_subclass(Weight, Weight(calque.ones(2)))
+    assert type(again) is Weight and vars(again) == {} and Weight.asked == []
+
+
+@pytest.mark.parametrize(
+    ("layer", "x", "function"),
+    [
+        (nn.Linear(4, 3), calque.ones(2, 4), nn.functional.linear),
+        (nn.LayerNorm(4), calque.ones(2, 4), nn.functional.layer_norm),
+        (nn.GroupNorm(2, 4), calque.ones(2, 4, 3), nn.functional.group_norm),
+        (nn.InstanceNorm1d(4, affine=True), calque.ones(2, 4, 3), nn.functional.instance_norm),
+        (nn.BatchNorm1d(4), calque.ones(2, 4), nn.functional.batch_norm),
+        (nn.Embedding(4, 2), calque.tensor([1]), nn.functional.embedding),
+        (nn.RMSNorm(4), calque.ones(2, 4), nn.functional.rms_norm),
+        (nn.Conv2d(1, 1, 1), calque.ones(1, 1, 2, 2), nn.functional.conv2d),
+    ],
+)
+def test_the_function_that_a_layer_calls_is_what_a_class_is_asked_about(layer: Any, x: Any, function: Any) -> None:
+    """Not another function of that name (`layer_norm` of `calque` itself), nor `functional_call`, which is no function of tensors."""
+    del Weight.asked[:]
+    wanted = layer(x)
+    found = calque.func.functional_call(layer, {name: Weight(p) for name, p in layer.named_parameters()}, (x,))
+    assert len(Weight.asked) == 1 and Weight.asked[0] is function and calque.allclose(found, wanted)
+
+
+def test_functions_of_one_name_are_told_apart_by_where_they_were_found() -> None:
+    w = Weight(calque.ones(2, 3))
+    for function, args in ((calque.softmax, (w, 0)), (nn.functional.softmax, (w, 0)), (calque.selu, (w,)), (nn.functional.selu, (w,))):
+        del Weight.asked[:]
+        function(*args)
+        assert Weight.asked[0] is function

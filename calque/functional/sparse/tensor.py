@@ -71,7 +71,7 @@ class SparseTensor(Tensor):
     def _layout(self) -> NoReturn:  # type: ignore[override]
         raise NotDense(self)
 
-    def _meaning(self, name: str, args: Sequence[Any], keywords: Mapping[str, Any], function: Any = None) -> Any:
+    def _meaning(self, name: str, args: Sequence[Any], keywords: Mapping[str, Any], function: Any = None, module: str = "") -> Any:
         """What a public function of this name, which was given this tensor, does."""
         found = RULES.get(name)
         if found is not None:

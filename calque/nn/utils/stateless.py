@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
+from calque.base.asked import called
 from calque.base.errors import ArgumentError
 from calque.base.text import shown, type_name
 from calque.functional.common import is_tensor
@@ -137,7 +138,7 @@ def functional_call(
     positional = () if args is None else args if isinstance(args, tuple) else (args,)
     told = dicts[0] if isinstance(parameter_and_buffer_dicts, MutableMapping) else {}
     with reparametrized(module, given, tie_weights, strict, told):
-        return module(*positional, **(kwargs or {}))
+        return called(module, positional, kwargs or {})
 
 
 def stack_module_state(models: Any) -> tuple[dict[str, Any], dict[str, Any]]:
