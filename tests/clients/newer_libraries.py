@@ -228,7 +228,7 @@ def opacus() -> Any:
     from opacus.optimizers import DPOptimizer
 
     found: dict[str, Any] = {}
-    for mode in ("hooks", "functorch"):
+    for mode in ("hooks", "functorch", "ew"):
         layers = [nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3)]
         net = GradSampleModule(fill(nn.Sequential(*layers)), force_functorch=mode == "functorch") if mode != "ew" else None
         if net is None:
