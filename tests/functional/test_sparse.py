@@ -250,3 +250,26 @@ def test_long_parts_wrap_where_the_line_ends() -> None:
     ]
     assert repr(calque.ones(1, 1).to_sparse_csr()).endswith("values=tensor([1.]), size=(1, 1), nnz=1, layout=torch.sparse_csr)")
     assert repr(calque.sparse_coo_tensor([[0]], [1j], (1,))).endswith("values=tensor([0.+1.j]),\n       size=(1,), nnz=1, layout=torch.sparse_coo)")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_operators_in_place_change_the_tensor_itself(kind: str, rng: np.random.Generator) -> None:
+    x, _ = made(rng, kind)
+    y, _ = made(rng, kind)
+    same, wanted = x, x.to_dense()
+    x += y
+    x *= 3
+    x /= 2
+    x -= y
+    wanted = (wanted + y.to_dense()) * 3 / 2 - y.to_dense()
+    assert x is same and x.layout == y.layout and calque.allclose(x.to_dense(), wanted)
+    x *= y
+    assert x is same and calque.allclose(x.to_dense(), wanted * y.to_dense())
+
+
+def test_an_operator_in_place_that_changes_the_dtype_is_refused() -> None:
+    x = calque.tensor([[0, 2], [3, 0]]).to_sparse()
+    with pytest.raises(ShapeError, match=r"\[add_\] expected a sparse result of shape \[2, 2\] and .*int64"):
+        x += calque.tensor([[0, 2.5], [3, 0]]).to_sparse()
+    x //= 2
+    assert x.to_dense().tolist() == [[0, 1], [1, 0]]

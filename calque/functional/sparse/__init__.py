@@ -27,3 +27,5 @@ for _name, _rule in RULES.items():
         setattr(SparseTensor, _name, explaining(_name, _rule, "calque.Tensor"))
 for _name, _own in {"__neg__": "neg", "__pos__": "positive", "__abs__": "abs"}.items():
     setattr(SparseTensor, _name, RULES[_own])
+for _name in ("add", "sub", "mul", "truediv", "floordiv"):
+    setattr(SparseTensor, f"__i{_name}__", getattr(SparseTensor, {"truediv": "div_", "floordiv": "floor_divide_"}.get(_name, f"{_name}_")))
