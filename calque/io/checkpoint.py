@@ -129,7 +129,7 @@ def load(
     >>> list(calque.load("example.pt", map_location="cpu", weights_only=True))
     ['weight', 'bias']
     """
-    place = partial(_placed, map_location=map_location)
+    place = partial(placed, map_location=map_location)
     make, foreign = partial(_made, place=place), partial(_foreign, place=place, mmap=bool(mmap), encoding=encoding)
     if isinstance(f, str | os.PathLike):
         path = os.fspath(f)
@@ -163,7 +163,7 @@ def _foreign(source: Source, path: str, place: Any, mmap: bool, encoding: str) -
     return (files.read_torch(source, path, place, partial(files.mapped_file, source) if mmap else None, encoding),)
 
 
-def _placed(tensor: Any, location: str, map_location: Any) -> Any:
+def placed(tensor: Any, location: str, map_location: Any) -> Any:
     """A tensor that was on the device called `location`, where `map_location` says."""
     if map_location is None:
         target: Any = location

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, CheckpointError, DeviceError, DTypeError, OutOfMemoryError, UnsafeFileError
 from calque.io.allowed import find
 from calque.io.archive import Member, members, place_of, read_member
@@ -25,6 +26,7 @@ from calque.io.structure import Array
 from calque.io.torch_tensors import Place, Stored, Tensors
 from calque.io.unpickle import PER_BYTE, Refused, Unpickler
 from calque.run.interrupt import of_handler
+from calque.tensor import Tensor
 
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 _START = _MAGIC.to_bytes(10, "little")  # as a pickle has it
@@ -47,12 +49,14 @@ def kind_of(source: Source) -> str:
     return "tar" if start[257:262] == b"ustar" and start.rstrip(b"\0")[:1] and _tar_names(source) >= {"storages", "tensors", "pickle"} else ""
 
 
-def read_torch(source: Source, path: str, place: Place, mapped: Callable[[], Array] | None = None, encoding: str = "ascii") -> Any:
+def read_torch(
+    source: Source, path: str, place: Place, mapped: Callable[[], Array] | None = None, encoding: str = "ascii", alone: bool = False
+) -> Any:  # fmt: skip
     """The value in a file that `kind_of` knows. `mapped`, if given, is the file as an array, from which storages are then cut without reading them.
 
-    Raises UnsafeFileError for what is no data, CheckpointError for a damaged file.
+    alone: see `read_storage`. Raises UnsafeFileError for what is no data, CheckpointError for a damaged file.
     """
-    readers: dict[str, Callable[..., Any]] = {"zip": _read_zip, "legacy": _read_legacy, "tar": _read_tar}
+    readers: dict[str, Callable[..., Any]] = {"zip": _read_zip, "legacy": partial(_read_legacy, alone=alone), "tar": _read_tar}
     kind = kind_of(source)
     if mapped is not None and kind != "zip":
         raise ArgumentError(f"[load] expected a file of PyTorch 1.6 or later for mmap=True, got {path!r}; load it without mmap, or save it anew")
@@ -66,6 +70,15 @@ def read_torch(source: Source, path: str, place: Place, mapped: Callable[[], Arr
         if of_handler(error) or isinstance(error, CheckpointError | DTypeError | DeviceError | OutOfMemoryError):
             raise
         raise CheckpointError(f"[load] cannot load {path!r} ({source.size:,} bytes): its pickle is damaged ({error})"[:400]) from None
+
+
+def read_storage(data: bytes, place: Place) -> Tensor:
+    """The elements of a storage that is a file by itself: what a pickle of a tensor of PyTorch's holds. One that counts bytes is of uint8."""
+    source = of_bytes(data)
+    found = read_torch(source, "a storage", place, alone=True) if kind_of(source) == "legacy" else None
+    if not isinstance(found, Tensor):
+        raise CheckpointError(f"[load] expected a storage in the form that pickles of tensors hold, got {source.size:,} bytes of something else")
+    return found
 
 
 def _budget(size: int) -> Budget:
@@ -143,7 +156,7 @@ def _plain(text: Reader, budget: Budget, encoding: str) -> Any:
     return _unpickler(text, Tensors(None, lambda tensor, _: tensor), nothing, encoding, budget).load()
 
 
-def _read_legacy(source: Source, place: Place, encoding: str) -> Any:
+def _read_legacy(source: Source, place: Place, encoding: str, alone: bool = False) -> Any:
     text, budget = Reader(source, 0, source.size), _budget(source.size)
     if _plain(text, budget, encoding) != _MAGIC or _plain(text, budget, encoding) != _PROTOCOL:
         raise Damaged("it does not begin as torch.save begins a file")
@@ -152,7 +165,7 @@ def _read_legacy(source: Source, place: Place, encoding: str) -> Any:
     start = text.at
     # Storages stand behind the pickle, and how large they are follows from their types, which stand in it: so it is read twice.
     names = Tensors(None, place)
-    _unpickler(text, names, partial(_legacy_id, names), encoding, budget).load()
+    _unpickler(text, names, (lambda value: _legacy_id(names, value).key) if alone else partial(_legacy_id, names), encoding, budget).load()
     keys = _plain(text, budget, encoding)
     places = _legacy_places(source, text.at, keys, names)
 
@@ -164,7 +177,15 @@ def _read_legacy(source: Source, place: Place, encoding: str) -> Any:
         return data
 
     tensors = Tensors(read, place, (sys.byteorder == "little") != bool(little), source.size)
-    return _unpickler(Reader(source, start, source.size), tensors, partial(_legacy_id, tensors), encoding, _budget(source.size)).load()
+    persistent: Any = partial(_legacy_id, tensors)
+    if alone:
+        persistent = partial(_whole, tensors)
+    return _unpickler(Reader(source, start, source.size), tensors, persistent, encoding, _budget(source.size)).load()
+
+
+def _whole(tensors: Tensors, value: Any) -> Tensor:
+    stored = _legacy_id(tensors, value)
+    return tensors.base(stored, dt.uint8 if stored.dtype is None else stored.dtype)
 
 
 def _legacy_id(tensors: Tensors, value: Any) -> Stored:

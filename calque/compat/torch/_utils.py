@@ -7,11 +7,12 @@ from typing import Any
 
 import calque
 from calque.compat.face import face
+from calque.io.torch_tensors import with_state
 
 __all__ = [
     "ExceptionWrapper", "_flatten_dense_tensors", "_get_all_device_indices", "_get_available_device_type", "_get_device_index", "_get_device_module",
-    "_is_privateuse1",
-    "_unflatten_dense_tensors", "is_compiling",
+    "_is_privateuse1", "_rebuild_parameter", "_rebuild_parameter_with_state", "_rebuild_tensor", "_rebuild_tensor_v2", "_unflatten_dense_tensors",
+    "is_compiling",
 ]  # fmt: skip
 
 
@@ -60,6 +61,30 @@ def _unflatten_dense_tensors(flat: Any, tensors: Any) -> tuple[Any, ...]:
         out.append(flat.narrow(0, begin, count).view(t.shape))
         begin += count
     return tuple(out)
+
+
+def _rebuild_tensor(storage: Any, storage_offset: int, size: Any, stride: Any) -> Any:
+    """A tensor over a storage, as pickles of PyTorch's tensors ask for it."""
+    return calque.empty(0, dtype=storage.dtype, device=storage.device).set_(storage, storage_offset, tuple(size), tuple(stride))
+
+
+def _rebuild_tensor_v2(
+    storage: Any, storage_offset: int, size: Any, stride: Any, requires_grad: bool, backward_hooks: Any, metadata: Any = None
+) -> Any:  # fmt: skip
+    """The same, with what its pickle says of it beside its memory. Hooks are gone: PyTorch's pickles hold none."""
+    made = _rebuild_tensor(storage, storage_offset, size, stride)
+    for name, change in (("conj", "conj_physical"), ("neg", "neg")):
+        if metadata and metadata.get(name):
+            made = getattr(made, change)()
+    return made.requires_grad_(requires_grad)
+
+
+def _rebuild_parameter(data: Any, requires_grad: bool, backward_hooks: Any) -> Any:
+    return calque.nn.Parameter(data, requires_grad)
+
+
+def _rebuild_parameter_with_state(data: Any, requires_grad: bool, backward_hooks: Any, state: Any) -> Any:
+    return with_state(_rebuild_parameter(data, requires_grad, backward_hooks), state)
 
 
 class ExceptionWrapper:

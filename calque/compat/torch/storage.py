@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,17 @@ import calque
 from calque.base.errors import ArgumentError
 from calque.compat.refused import refused, refused_class
 from calque.functional.interop import StorageView, TypedStorageView
+from calque.io.checkpoint import placed
+from calque.io.torch_files import read_storage
 
-__all__ = ["TypedStorage", "UntypedStorage", "_LegacyStorage"]
+__all__ = ["TypedStorage", "UntypedStorage", "_LegacyStorage", "_load_from_bytes"]
 
 _LegacyStorage = refused_class("torch.storage._LegacyStorage")
+
+
+def _load_from_bytes(b: bytes) -> Any:
+    """The memory of a tensor that Python's pickle has written in PyTorch, as its pickles ask for it. What was on another device goes there."""
+    return read_storage(b, partial(placed, map_location=None)).storage()  # type: ignore[attr-defined]
 
 
 class _Kind(type):
