@@ -59,7 +59,9 @@ $(VENV)-clients/.installed: pyproject.toml Makefile
 		spikingjelly norse nir nirtorch neuraloperator tensorly-torch tensordict pyvers torchrl pfrl linformer torchviz graphviz gym gym-notices asdfghjkl \
 		positional-encodings performer-pytorch lion-pytorch torch-optimi torchbnn axial-positional-embedding reformer-pytorch product-key-memory rtdl \
 		blitz-bayesian-pytorch flow_matching torchdyn higher torchjd pykeen torch_ppr torch_max_mem denoising-diffusion-pytorch vit-pytorch pytorch-minimize \
-		xitorch nnaudio segmentation-models-pytorch speechbrain hyper-connections colt5-attention
+		xitorch nnaudio segmentation-models-pytorch speechbrain hyper-connections colt5-attention \
+		torchfm egnn-pytorch g-mlp-pytorch lambda-networks soft-moe-pytorch mixture-of-experts st-moe-pytorch beartype siren-pytorch ptwt \
+		deepctr-torch se3-transformer-pytorch h-transformer-1d conformer invariant-point-attention dadaptation prodigyopt came-pytorch kmeans-pytorch
 	@touch $@
 
 clients: $(VENV)-clients/.installed  ## libraries written for PyTorch (transformers, einops, ...) on Calque, against PyTorch's results

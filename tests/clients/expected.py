@@ -15,7 +15,7 @@ NAMES = (
     "bert", "gpt2", "llama", "mixtral", "t5", "vit", "whisper", "clip", "mamba", "pretrained", "einops", "safetensors", "torchmetrics", "accelerate",
     "timm", "peft", "diffusers", "x_transformers",
 )  # fmt: skip
-GROUPS = ("zoo", "families", "libraries", "more_libraries", "newer_libraries")
+GROUPS = ("zoo", "families", "libraries", "more_libraries", "newer_libraries", "further_libraries")
 
 
 def main(names: list[str]) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 HERE = Path(__file__).parent
 EXPECTED = json.loads((HERE / "expected.json").read_text())
-GROUPS = ("zoo", "families", "libraries", "more_libraries", "newer_libraries")  # a file of programs each
+GROUPS = ("zoo", "families", "libraries", "more_libraries", "newer_libraries", "further_libraries")  # a file of programs each
 OTHERS = ("einops", "safetensors", "torchmetrics", "accelerate", "timm", "peft", "diffusers", "x_transformers")  # the rest are transformers'
 
 
