@@ -146,7 +146,7 @@ def listed(op: str, name: str, value: Any) -> list[Any]:
     if isinstance(value, (tuple, list)):
         return [whole(op, name, v) for v in value]
     try:
-        return [whole(op, name, index(value))]
+        return [whole(op, name, value if value.__class__ is int else index(value))]
     except TypeError:
         raise DTypeError(f"[{op}] expected {name} as an int or a tuple of ints, got {described(value)}; {_hint_of_sizes(value)}") from None
 

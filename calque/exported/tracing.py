@@ -215,7 +215,8 @@ def _points(dims: Sequence[Dim], first: tuple[int, ...]) -> list[tuple[int, ...]
     alone = [(*first[:k], s, *first[k + 1 :]) for k, axis in enumerate(axes) for s in axis]
     rng = Random(19)
     mixed = [tuple(rng.randint(axis[0], axis[-1]) for axis in axes) for _ in range(_POINTS if dims else 0)]
-    return list(dict.fromkeys([*alone, *corners, *small, *mixed]))
+    ends = [tuple(rng.choice((axis[0], axis[-1], n)) for axis, n in zip(axes, row, strict=True)) for row in mixed[: _POINTS // 2]]
+    return list(dict.fromkeys([*alone, *corners, *small, *mixed, *ends]))
 
 
 def _run(request: Request, state: State, dims: Sequence[Dim], inputs: Sequence[Spec], sizes: tuple[int, ...], every: bool = False) -> Traced:

@@ -23,8 +23,10 @@ from calque.functional.memory import share_array
 from calque.functional.options import dtype_for, fill_number, filled, marked, resolve_device, resolve_dtype, size_of, written
 from calque.functional.placing import placed, placed_like, placed_like_or_third
 from calque.functional.views import detach, expand, reshape
+from calque.ir.symint import any_free
 from calque.ops.opdef import no_complex
 from calque.record.live import LiveFloat
+from calque.record.recorder import local
 from calque.run.memory import out_of_memory
 from calque.tensor import Tensor, sub_layout, upload_known, wrap
 
@@ -45,11 +47,26 @@ def tensor(
             [10,  5]])
     """
     try:
+        if local.state.trace.transforms and _is_free(data):
+            return marked(_of_free(data, dtype), requires_grad, "tensor")
         if device is None and (dtype is None or dtype.__class__ is dt.DType) and (found := simple_array(data, dtype)) is not None:
             return marked(_uploaded(*found, data), requires_grad, "tensor")
         return _looked_at(data, dtype, device, requires_grad)
     except MemoryError as error:
         raise out_of_memory(error, "tensor", f"a tensor of {shown(data)}") from None
+
+
+def _is_free(data: Any) -> bool:
+    """Whether this is a free size, or a row of numbers of which one is."""
+    return any_free(data) or (data.__class__ in (list, tuple) and any_free(*data) and all(isinstance(x, (int, float)) for x in data))
+
+
+def _of_free(data: Any, dtype: Any) -> Tensor:
+    """The tensor of what `_is_free`: an operation, as a table would hold for one size alone."""
+    row = data if data.__class__ in (list, tuple) else (data,)
+    wanted = resolve_dtype(dtype, dt.get_default_dtype() if any(isinstance(x, float) for x in row) else dt.int64, "tensor")
+    parts = [prim("full", (x, wanted), (1,)) for x in row]
+    return prim("cat", *parts, 0) if row is data else reshape(parts[0], ())
 
 
 def _looked_at(data: Any, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
@@ -397,6 +414,8 @@ def linspace(
     resolve_device(device, "linspace")
     first, last = _end("linspace", "start", start), _end("linspace", "end", end)
     wanted = resolve_dtype(dtype, _of_ends(first, last), "linspace")
+    if any_free(steps):
+        return marked(_spaced_freely(first, last, steps, wanted), requires_grad, "linspace")
     return marked(upload_known(_spaced("linspace", first, last, steps, wanted), wanted, (first, last)), requires_grad, "linspace")
 
 
@@ -422,6 +441,18 @@ def _spaced(op: str, first: Any, last: Any, steps: int, dtype: dt.DType) -> np.n
     stride = (kind(last) - kind(first)) / kind(max(steps - 1, 1))
     low, high = kind(first) + stride * i, kind(last) - stride * (kind(steps - 1) - i)
     return np.where(i < steps // 2, low, high).astype(dtype.np)
+
+
+def _spaced_freely(first: Any, last: Any, steps: int, wanted: dt.DType) -> Tensor:
+    """The same for a free number of values, of which there are two or more."""
+    kind = wanted if wanted is dt.float32 or wanted.is_complex else dt.float64
+    if steps < 2:
+        return cast(prim("full", (first, kind), (steps,)), wanted)
+    i = prim("iota", (steps,), dt.int64)
+    stride = prim("div", (last - first, kind), prim("full", (steps - 1, kind), ()))
+    low = prim("add", (first, kind), prim("mul", stride, cast(i, kind)))
+    high = prim("sub", (last, kind), prim("mul", stride, cast(steps - 1 - i, kind)))  # type: ignore[operator]
+    return cast(prim("where", i < steps // 2, low, high), wanted)  # type: ignore[operator]
 
 
 @public(method=False, out="flat")

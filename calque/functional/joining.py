@@ -22,6 +22,7 @@ from calque.functional.declared import public
 from calque.functional.options import written
 from calque.functional.views import atleast_1d, atleast_2d, atleast_3d, expand, int_tuple, reshape, transpose, unsqueeze
 from calque.functional.windows import narrow, selected, sliced
+from calque.ir.symint import any_free
 from calque.record.recorder import local
 from calque.run.buffer import strided
 from calque.run.dispatch import raise_pending
@@ -126,7 +127,20 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     extent = input._layout.shape[d]
     if not extent:
         return split_with_sizes(input, [0] * chunks, d)
-    return split(input, -(-extent // chunks), d)
+    size = -(-extent // chunks)
+    if any_free(size):
+        return split_with_sizes(input, _chunk_sizes(extent, size, chunks), d)
+    return split(input, size, d)
+
+
+def _chunk_sizes(extent: int, size: int, chunks: int) -> list[int]:
+    """The sizes of chunks of a free size: how many there are is asked, and how many that are no larger than the last is not."""
+    sizes: list[int] = []
+    for k in range(chunks - 1):
+        if size * (k + 1) >= extent:
+            return [*sizes, extent - size * k]
+        sizes.append(size)
+    return [*sizes, extent - size * (chunks - 1)]
 
 
 def _only(op: str, either: Any, indices: Any, sections: Any) -> Any:

@@ -26,8 +26,9 @@ from calque.functional.reductions import numpy_names, require_elements, take_cho
 from calque.functional.results import CummaxResult, CumminResult, MedianResult, ModeResult, NanMedianResult
 from calque.functional.sorting import order_along, ranked, sortable
 from calque.functional.ternary import lerp
-from calque.functional.views import reshape
+from calque.functional.views import expand, reshape
 from calque.functional.windows import narrow, select
+from calque.ir.symint import any_free
 from calque.record.recorder import local
 from calque.tensor import Tensor, read
 
@@ -115,7 +116,7 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def _extent(x: Tensor, d: int) -> int:
-    return int(x._layout.shape[d]) if x._layout.ndim else 1
+    return x._layout.shape[d] if x._layout.ndim else 1
 
 
 def _missing(x: Tensor, d: int, last: bool = False) -> Tensor:
@@ -266,6 +267,8 @@ _ROUNDED: dict[str, tuple[str, Callable[[Any], Any]]] = {"nearest": ("round", np
 def _selected(x: Tensor, d: int, levels: list[Any], numbers: list[float], interpolation: str) -> list[Tensor]:
     """The quantiles of each line, dim kept, without sorting more than what lies between their ranks. NaN wins, and has the gradient."""
     dtype, size = x._layout.dtype, _extent(x, d)
+    if any_free(size):
+        return [_selected_of_free(x, d, level, interpolation) for level in levels]
     exact = dtype.np.type
     ranks = [exact(size - 1) * exact(level) for level in numbers]
     if interpolation in _ROUNDED:
@@ -288,6 +291,22 @@ def _selected(x: Tensor, d: int, levels: list[Any], numbers: list[float], interp
             weight = level * float(size - 1) - float(below)
         found.append(lerp(at(below), at(above), weight))
     return found
+
+
+def _selected_of_free(x: Tensor, d: int, level: Any, interpolation: str) -> Tensor:
+    """A quantile along a dim whose size is free: which ranks that means is computed where the program runs."""
+    order, missing = order_along("quantile", x, d)[0], _missing(x, d, last=True)
+    rank = prim("full", (_extent(x, d) - 1, x._layout.dtype), (1,) * x._layout.ndim) * level  # type: ignore[operator]
+
+    def at(rank: Tensor) -> Tensor:
+        shape = tuple(missing._layout.shape)
+        return prim("gather", x, where(missing < 0, prim("gather", order, expand(cast(rank, dt.int64), shape), d), missing), d)
+
+    if interpolation in _ROUNDED:
+        return at(prim(_ROUNDED[interpolation][0], rank))
+    below = prim("floor", rank)
+    weight = rank - below  # type: ignore[operator]
+    return lerp(at(below), at(prim("ceil", rank)), cast(weight != 0, x._layout.dtype) * 0.5 if interpolation == "midpoint" else weight)
 
 
 def _with_missing(x: Tensor, d: int, levels: list[Any], numbers: list[float], interpolation: str) -> list[Tensor]:

@@ -40,7 +40,7 @@ def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, a
         x = cast(x, result_dtype(x, aweights))
     rows = x if x._layout.ndim == 2 else reshape(x, (1, x._layout.numel))
     weights = _weights(fweights, aweights, rows)
-    count: Any = float(rows._layout.shape[1]) if weights is None else sum(weights)
+    count: Any = rows._layout.shape[1] * 1.0 if weights is None else sum(weights)
     centre = sum(rows if weights is None else rows * weights, 1, True) / count
     apart = rows - centre
     if aweights is not None and weights is not None:

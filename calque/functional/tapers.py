@@ -15,14 +15,16 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.text import type_name
+from calque.functional.common import cast, is_tensor, prim
 from calque.functional.options import marked, resolve_dtype
 from calque.functional.placing import placed
+from calque.ir.symint import any_free
 from calque.tensor import Tensor, upload_known
 
 Array = np.ndarray[Any, Any]
 
 
-def _window(op: str, length: Any, periodic: bool, dtype: Any, requires_grad: bool, values: Callable[[Array], Array]) -> Tensor:
+def _window(op: str, length: Any, periodic: bool, dtype: Any, requires_grad: bool, values: Callable[[Any], Any]) -> Tensor:
     """`values` at the places 0 ... 1 of a symmetric window."""
     if not isinstance(length, int) or isinstance(length, bool):
         raise TypeError(f"[{op}] expected window_length as an int, got {type_name(length)}: argument 'window_length' must be int")
@@ -32,12 +34,18 @@ def _window(op: str, length: Any, periodic: bool, dtype: Any, requires_grad: boo
     if kind.category != 2:
         raise DTypeError(f"[{op}] {op} expects floating point dtypes, got: {kind!r}; convert the window with .to(dtype)")
     last = length if periodic else length - 1
+    if any_free(length) and op != "kaiser_window":
+        found = values(prim("iota", (length,), dt.float64) / last) if length >= 2 else prim("full", (1.0, kind), (length,))  # type: ignore[operator]
+        return marked(cast(found, kind), requires_grad, op)
     found = np.ones(length) if length < 2 else values(np.arange(length) / last)
     return marked(upload_known(found.astype(kind.np), kind, length), requires_grad, op)
 
 
-def _cosines(place: Array, *weights: float) -> Array:
-    return np.asarray(sum((-1) ** k * w * np.cos(2 * math.pi * k * place) for k, w in enumerate(weights)))
+def _cosines(place: Any, *weights: float) -> Any:
+    """Of places in an array, or in a tensor."""
+    cosine = (lambda x: prim("cos", x)) if is_tensor(place) else np.cos
+    total: Any = sum((-1) ** k * w * cosine(2 * math.pi * k * place) for k, w in enumerate(weights))
+    return total if is_tensor(place) else np.asarray(total)
 
 
 @placed
@@ -75,7 +83,7 @@ def bartlett_window(
     window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """A triangle, 1 - |2 n / N - 1|: () -> (window_length)."""
-    return _window("bartlett_window", window_length, periodic, dtype, requires_grad, lambda t: 1 - np.abs(2 * t - 1))
+    return _window("bartlett_window", window_length, periodic, dtype, requires_grad, lambda t: 1 - abs(2 * t - 1))
 
 
 @placed

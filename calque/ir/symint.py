@@ -92,6 +92,11 @@ def largest(a: Any, b: Any) -> Any:
     return b.sizes.combine("max", a, b) if b.__class__ is SymInt else max(a, b)
 
 
+def any_free(*sizes: Any) -> bool:
+    """Whether one of these numbers is a size that is not known yet: NumPy cannot make tables of it."""
+    return any(isinstance(size, SymInt) for size in sizes)
+
+
 class Sizes:
     """What is recorded about some variables. Rows are ("variable", number), ("constant", value) or (operation, row, row); `asked` has the comparisons
     that depend on a variable."""

@@ -588,7 +588,7 @@ def hand_out(trace: Trace, live: list[Storage], made: dict[int, Buffer]) -> None
 
 def materialise(storage: Storage, reason: str, awaited: bool = True) -> Buffer:
     """The storage's buffer, flushing if it is only recorded. `awaited`: the caller is about to wait for it."""
-    if local.state.capture is not None:
+    if local.state.capture is not None and not local.state.capture.foreseen(storage):
         local.state.capture.abort(f"reads a value: {reason}")
     if storage.buffer is None:
         if local.state.trace.__class__ is not Trace:

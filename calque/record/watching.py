@@ -36,6 +36,10 @@ class Watcher:
         """Something was done that a replay cannot do."""
         raise NotImplementedError
 
+    def foreseen(self, storage: Storage) -> bool:
+        """Whether Python may look at a value, as it is the same in every call."""
+        return False
+
     def flushing(self, trace: Trace, reason: str) -> bool:
         """A program is about to be started; True if it need not be."""
         return False

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import calque
-from calque.nn.functional import pooling
+from calque.nn.functional import pooling, windows
 from tests.fuzz.check import mode
 
 
@@ -51,7 +51,7 @@ def test_pieces_and_padding_agree(way: str, monkeypatch: pytest.MonkeyPatch, rng
             *found, count = _pooled(x, settings)
             pieces += count > 0
             with monkeypatch.context() as patch:
-                patch.setattr(pooling, "MAX_PIECES", 0)
+                patch.setattr(windows, "MAX_PIECES", 0)
                 pooling._KNOWN.clear()
                 *wanted, none = _pooled(x, settings)
             assert none == 0

@@ -12,11 +12,12 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import contiguous_strides
 from calque.base.text import shown
-from calque.functional.common import prim
+from calque.functional.common import is_tensor, prim
 from calque.functional.declared import public
 from calque.functional.formats import owned
 from calque.functional.options import filled
 from calque.functional.precision import widened
+from calque.ir.symint import any_free
 from calque.nn.functional.rows import kinked
 from calque.tensor import Tensor, upload_known
 
@@ -31,7 +32,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     >>> calque.nn.functional.pad(calque.tensor([[1.0, 2.0]]), (1, 1))
     tensor([[0., 1., 2., 0.]])
     """
-    sides = [int(p) for p in pad]
+    sides = [p if any_free(p) else int(p) for p in pad]
     ndim = input._layout.ndim
     if len(sides) % 2 or len(sides) // 2 > ndim:
         raise ArgumentError(f"[pad] Padding length must be divisible by 2 and at most twice the number of dims ({ndim}), got {sides}")
@@ -47,7 +48,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     for d, (before, after) in sorted(pairs.items(), reverse=True):
         if before or after:
             index = _INDEX[mode](padded._layout.shape[d], before, after)
-            padded = prim("index_select", padded, upload_known(index, dt.int64), d)
+            padded = prim("index_select", padded, index if is_tensor(index) else upload_known(index, dt.int64), d)
     return owned(padded, input)
 
 
@@ -87,19 +88,30 @@ def _reflect(n: int, before: int, after: int) -> Any:
             f"[pad] Padding size should be less than the corresponding input dimension, but got padding ({before}, "
             f"{after}) at a dimension of size {n}"
         )
+    if any_free(n, before, after):
+        return n - 1 - T.abs(n - 1 - T.abs(_places(n, before, after)))  # type: ignore[operator]
     return _cropped(np.pad(np.arange(n), (max(before, 0), max(after, 0)), mode="reflect"), before, after)
 
 
 def _replicate(n: int, before: int, after: int) -> Any:
     if n == 0:
         raise ShapeError("[pad] expected a non-empty dimension to replicate, got size 0")
+    if any_free(n, before, after):
+        return T.clamp(_places(n, before, after), 0, n - 1)
     return _cropped(np.pad(np.arange(n), (max(before, 0), max(after, 0)), mode="edge"), before, after)
 
 
 def _circular(n: int, before: int, after: int) -> Any:
     if before > n or after > n:
         raise ShapeError(f"[pad] Padding value causes wrapping around more than once: ({before}, {after}) at a dimension of size {n}")
+    if any_free(n, before, after):
+        return T.remainder(_places(n, before, after), n)
     return _cropped(np.pad(np.arange(n), (max(before, 0), max(after, 0)), mode="wrap"), before, after)
+
+
+def _places(n: int, before: int, after: int) -> Tensor:
+    """Where the elements of a padded dim lie in what is padded, if that went on at both ends: what NumPy cannot make of a free size."""
+    return prim("iota", (_left(n, before, after),), dt.int64) - before  # type: ignore[operator]
 
 
 def _left(size: int, before: int, after: int) -> int:

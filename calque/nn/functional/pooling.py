@@ -5,7 +5,6 @@ The gradient of a maximum goes to the first largest element of its window, as in
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.cache import Cache
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import contiguous_strides, listed, whole
 from calque.base.text import shown
 from calque.functional.blame import signed
@@ -25,131 +24,23 @@ from calque.nn.functional.conv import sizes
 from calque.nn.functional.current import current
 from calque.nn.functional.padding import pad
 from calque.nn.functional.rows import AMAX, ARGMAX, choose, constant, kinked, positions, wide
+from calque.nn.functional.windows import MAX_TAPS, Pair, Segment, Windows, divisors, lowest
 from calque.nn.gradient import Saved, with_gradient
 from calque.record.recorder import local
 from calque.tensor import Tensor, record, upload_known
 
-Pair = tuple[int, ...]
-MAX_TAPS = 16  # windows that contain an element, up to which the gradient of overlapping windows is a gather
-MAX_PIECES = 9  # parts of the output whose windows are cut off alike, up to which no padded input is made
-
-
-class _Segment(NamedTuple):
-    """Neighbouring positions of a window along one dim, and which of its taps lie inside the input there. `inner`: memory goes on at both ends
-    of the rows in these windows."""
-
-    first: int
-    outputs: int
-    tap: int
-    taps: int
-    inner: bool = False
-
-
-def _segments(w: _Windows, i: int) -> list[_Segment]:
-    found: list[_Segment] = []
-    size, stride, padding = w.shape[2 + i], w.stride[i], w.padding[i]
-    for o in range(w.out[i]):
-        tap = max(0, padding - o * stride)
-        taps = min(w.kernel[i], size + padding - o * stride) - tap
-        top = o * stride - padding + tap
-        inner = i == 0 and (top > 0 or not w.padding[1]) and (top + taps < size or not w.after[1])
-        if found and found[-1][2:] == (tap, taps, inner):
-            found[-1] = found[-1]._replace(outputs=found[-1].outputs + 1)
-        else:
-            found.append(_Segment(o, 1, tap, taps, inner))
-    return found
-
-
-class _Windows:
-    """Geometry of windows over the last two dims of (N, C, H, W)."""
-
-    def __init__(self, op: str, shape: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool) -> None:
-        if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
-            raise ArgumentError(f"[{op}] pad should be at most half of effective kernel size, but got pad={padding} and kernel_size={kernel}")
-        self.op, self.shape, self.kernel, self.stride, self.padding, self.dilation = op, shape, kernel, stride, padding, dilation
-        hw = shape[2:]
-        self.out = tuple(self._positions(hw[i], i, ceil_mode) for i in range(2))
-        if min(self.out) < 1:
-            raise ShapeError(
-                f"[{op}] Given input size: {shape[1:]}. Calculated output size: {(shape[1], *self.out)}. Output size is "
-                "too small; "
-                f"kernel {kernel}, padding {padding}: use a smaller kernel or more padding"
-            )
-        reach = tuple((self.out[i] - 1) * stride[i] + dilation[i] * (kernel[i] - 1) + 1 for i in range(2))
-        self.after = tuple(max(0, reach[i] - hw[i] - padding[i]) for i in range(2))
-        self.padded = tuple(hw[i] + padding[i] + self.after[i] for i in range(2))
-        self.view_shape = (*shape[:2], *self.out, *kernel)
-        n, c, h, w = contiguous_strides((*shape[:2], *self.padded))
-        self.view_strides = (n, c, h * stride[0], w * stride[1], h * dilation[0], w * dilation[1])
-        self.disjoint = all(s >= d * (k - 1) + 1 for s, k, d in zip(stride, kernel, dilation, strict=True))
-        self.taps = tuple(-(-k // s) for k, s in zip(kernel, stride, strict=True))  # an element lies in at most taps[0] * taps[1] windows
-        self.facts, self.held = (op, shape, kernel, stride, padding, dilation, ceil_mode), ()  # what gradients depend on, see `autograd.dependencies`
-        self.pieces = self._pieces()
-
-    def _pieces(self) -> tuple[tuple[_Segment, _Segment], ...]:
-        """Parts of the output whose windows reach equally far into the padding, if there are few and the gradient is a gather; else none. Where
-        memory goes on beside the rows, one part covers whole rows."""
-        if not (self.gathers() and any((*self.padding, *self.after))) or max(self.padding[1], self.after[1]) > self.shape[3]:
-            return ()
-        rows, columns = _segments(self, 0), _segments(self, 1)
-        whole = [_Segment(0, self.out[1], 0, self.kernel[1])]
-        found = tuple((a, b) for a in rows for b in (whole if a.inner else columns))
-        return found if len(found) <= MAX_PIECES and all(t.taps > 0 for t in (*rows, *columns)) else ()
-
-    def _positions(self, size: int, i: int, ceil_mode: bool) -> int:
-        span = size + 2 * self.padding[i] - self.dilation[i] * (self.kernel[i] - 1) - 1
-        if not ceil_mode:
-            return span // self.stride[i] + 1
-        count = -(-span // self.stride[i]) + 1
-        return count - 1 if (count - 1) * self.stride[i] >= size + self.padding[i] else count
-
-    def pad(self, x: Tensor, value: float) -> Tensor:
-        sides = (self.padding[1], self.after[1], self.padding[0], self.after[0])
-        return pad(x, sides, value=value) if any(sides) else x
-
-    def view(self, x: Tensor) -> Tensor:
-        """(N, C, oH, oW, kH, kW) of the padded input."""
-        return prim("view", x, self.view_shape, self.view_strides, 0)
-
-    def piece(self, x: Tensor, rows: _Segment, columns: _Segment) -> Tensor:
-        """(N, C, oH', oW', kH', kW') of the input itself: the windows of a piece without what lies in the padding, or with the lowest value
-        there."""
-        n, c, h, w = contiguous_strides(self.shape)
-        top = rows.first * self.stride[0] - self.padding[0] + rows.tap
-        left = columns.first * self.stride[1] - self.padding[1] + columns.tap
-        shape = (*self.shape[:2], rows.outputs, columns.outputs, rows.taps, columns.taps)
-        windows = prim("view", x, shape, (n, c, h * self.stride[0], w * self.stride[1], h, w), top * h + left * w)
-        if not rows.inner or not (self.padding[1] or self.after[1]):
-            return windows
-        place = T.reshape(positions((columns.outputs,), dt.int32) * self.stride[1], (-1, 1, 1)) + positions((columns.taps,), dt.int32)
-        inside = T.ge(place, self.padding[1])
-        if self.after[1]:
-            inside = T.bitwise_and(inside, T.lt(place, self.padding[1] + self.shape[3]))
-        return choose(inside, windows, _lowest(x._layout.dtype), x._layout.dtype)
-
-    def gathers(self) -> bool:
-        """Windows overlap, but each element lies in few of them: the gradient is a gather."""
-        plain = self.dilation == (1, 1) and all(k >= s for k, s in zip(self.kernel, self.stride, strict=True))
-        return plain and not self.disjoint and self.taps[0] * self.taps[1] <= MAX_TAPS
-
-    def exact(self) -> bool:
-        """Windows tile the input: a reshape shows them."""
-        tiled = all(self.out[i] * self.kernel[i] == self.shape[2 + i] for i in range(2))
-        return tiled and self.stride == self.kernel and self.dilation == (1, 1) and not any(self.padding)
-
-
 _KNOWN = Cache("pooling windows", 4000, 1 / 128)
 
 
-def _windows(op: str, x: Tensor, settings: tuple[Any, ...], ceil_mode: bool) -> _Windows:
+def _windows(op: str, x: Tensor, settings: tuple[Any, ...], ceil_mode: bool) -> Windows:
     kernel, stride, padding, dilation = settings
     k = sizes(op, "kernel_size", kernel, 2, 1)
     s = k if stride is None or isinstance(stride, tuple) and not stride else sizes(op, "stride", stride, 2, 1)
     p, d = sizes(op, "padding", padding, 2, 0), sizes(op, "dilation", dilation, 2, 1)
     key = (op, x._layout, k, s, p, d, bool(ceil_mode))
-    found: _Windows | None = _KNOWN.get(key)
+    found: Windows | None = _KNOWN.get(key)
     if found is None:
-        found = _KNOWN.keep(key, _Windows(op, tuple(x._layout.shape), k, s, p, d, bool(ceil_mode)))
+        found = _KNOWN.keep(key, Windows(op, tuple(x._layout.shape), k, s, p, d, bool(ceil_mode)))
     return found
 
 
@@ -177,23 +68,17 @@ def _row(op: str, value: Any, fill: int) -> Any:
     return (fill, sizes(op, "size", value, 1, 0)[0])
 
 
-def _lowest(kind: dt.DType) -> Any:
-    if kind is dt.bool_:
-        raise DTypeError("[max_pool] expected an input of numbers, got torch.bool; convert it with .float()")
-    return -math.inf if kind.category == 2 else int(np.iinfo(kind.np).min)
-
-
-def _chosen(w: _Windows, x: Tensor) -> Tensor:
+def _chosen(w: Windows, x: Tensor) -> Tensor:
     """Position of the first maximum inside each window, in 0 .. kH kW - 1."""
     return record(ARGMAX, (w.view(x),), ((4, 5), False))
 
 
-def _position_type(w: _Windows) -> dt.DType:
+def _position_type(w: Windows) -> dt.DType:
     """Type in which positions in the image are computed: half the vectors of int64, where they fit."""
     return dt.int32 if (w.padded[0] + 1) * (w.padded[1] + 1) < 1 << 31 else dt.int64
 
 
-def _flat_positions(w: _Windows, places: Tensor, columns: int, width: int, origin: Pair) -> Tensor:
+def _flat_positions(w: Windows, places: Tensor, columns: int, width: int, origin: Pair) -> Tensor:
     """Places inside windows (row * columns + column) as flat positions in an image of the given width whose row and column 0 lie at `origin` of
     the padded one."""
     kind = _position_type(w)
@@ -227,7 +112,7 @@ class _Gather(NamedTuple):
         return self.last[i] - self.first[i] + 1
 
 
-def _gather(w: _Windows, shape: Pair, before: Pair) -> _Gather:
+def _gather(w: Windows, shape: Pair, before: Pair) -> _Gather:
     """`shape`: of the image. `sides`: how far windows are looked for over the edges of the output (left, right, top, bottom). `width`: taps are
     numbered row * width + column, so that those outside a window never have the number of one; windows that do not exist choose `none`, and
     numbers are at least -`shift`."""
@@ -239,12 +124,12 @@ def _gather(w: _Windows, shape: Pair, before: Pair) -> _Gather:
     return _Gather(before, cells, first, last, (left, right, top, bottom), width, height * width, (w.stride[0] - 1) * width + w.stride[1] - 1)
 
 
-def _image(w: _Windows) -> tuple[Pair, Pair]:
+def _image(w: Windows) -> tuple[Pair, Pair]:
     """The image that a maximum is taken of, and how far its first window begins in front of it: the input, or the padded one."""
     return (w.shape, w.padding) if w.pieces else ((*w.shape[:2], *w.padded), (0, 0))
 
 
-def _spread(w: _Windows, plan: _Gather, shape: Pair, g: Tensor, code: Tensor | None = None) -> Tensor:
+def _spread(w: Windows, plan: _Gather, shape: Pair, g: Tensor, code: Tensor | None = None) -> Tensor:
     """Gradient of an image of `shape` as a gather: every element adds the gradients of the windows that contain it or, with
     `code` (see `_codes`), of those whose code names it. No two elements write to one place.
     """
@@ -276,14 +161,14 @@ def _spread(w: _Windows, plan: _Gather, shape: Pair, g: Tensor, code: Tensor | N
     return prim("view", whole, shape, contiguous_strides(grown), 0)  # type: ignore[no-any-return]
 
 
-def _numbers(w: _Windows, plan: _Gather, kind: dt.DType, taps: list[int]) -> Tensor:
+def _numbers(w: Windows, plan: _Gather, kind: dt.DType, taps: list[int]) -> Tensor:
     """(s, s): the numbers of the taps at which the elements of a cell lie, the first of them at `taps`."""
     numbers = positions((plan.none + plan.shift,), kind)
     found = prim("view", numbers, w.stride, (plan.width, 1), plan.shift + taps[0] * plan.width + taps[1])
     return found - constant(plan.shift, kind) if plan.shift else found
 
 
-def _reached(w: _Windows, taps: list[int]) -> Tensor:
+def _reached(w: Windows, taps: list[int]) -> Tensor:
     """(s, s): whether taps exist at which the elements of a cell lie, in both dims."""
     inside = []
     for i, s in enumerate(w.stride):
@@ -292,7 +177,7 @@ def _reached(w: _Windows, taps: list[int]) -> Tensor:
     return T.bitwise_and(T.reshape(inside[0], (-1, 1)), T.reshape(inside[1], (1, -1)))
 
 
-def _code(plan: _Gather, windows: Tensor, kind: dt.DType, rows: _Segment, columns: _Segment) -> Tensor:
+def _code(plan: _Gather, windows: Tensor, kind: dt.DType, rows: Segment, columns: Segment) -> Tensor:
     """Places of the maxima in windows of these taps as row * width + column (see `_gather`)."""
     inner = columns.taps
     code = chosen = cast(record(ARGMAX, (windows,), ((4, 5), False)), kind)
@@ -304,14 +189,14 @@ def _code(plan: _Gather, windows: Tensor, kind: dt.DType, rows: _Segment, column
     return code + prim("view", numbers, (), (), cut) if cut else code
 
 
-def _codes(w: _Windows, parts: list[Tensor]) -> Tensor:
+def _codes(w: Windows, parts: list[Tensor]) -> Tensor:
     """The codes of all windows (of the `pieces`, if there are any), in one byte where they fit, with windows around them whose code names no
     element."""
     plan = _gather(w, *_image(w))
     kind = dt.uint8 if plan.none + plan.shift < 256 else dt.int32
     left, right, top, bottom = plan.sides
     if not w.pieces:
-        whole = [_Segment(0, w.out[i], 0, w.kernel[i]) for i in range(2)]
+        whole = [Segment(0, w.out[i], 0, w.kernel[i]) for i in range(2)]
         code = _code(plan, parts[0], kind, *whole)
         return pad(code, plan.sides, value=plan.none) if any(plan.sides) else code
     full = (*w.shape[:2], w.out[0] + top + bottom, w.out[1] + left + right)
@@ -319,14 +204,14 @@ def _codes(w: _Windows, parts: list[Tensor]) -> Tensor:
     return _joined(w, constant(plan.none, kind, full), (top, left), codes)
 
 
-def _inner(w: _Windows, codes: Tensor) -> Tensor:
+def _inner(w: Windows, codes: Tensor) -> Tensor:
     """The codes without what stands around them."""
     left, _, top, _ = _gather(w, *_image(w)).sides
     strides = contiguous_strides(tuple(codes._layout.shape))
     return prim("view", codes, (*w.shape[:2], *w.out), strides, top * strides[2] + left)  # type: ignore[no-any-return]
 
 
-def _joined(w: _Windows, base: Tensor, origin: Pair, parts: list[Tensor]) -> Tensor:
+def _joined(w: Windows, base: Tensor, origin: Pair, parts: list[Tensor]) -> Tensor:
     """Pieces of the output written into `base`, in which the output begins at `origin`."""
     strides = contiguous_strides(tuple(base._layout.shape))
     for part, (rows, columns) in zip(parts, w.pieces, strict=True):
@@ -335,7 +220,7 @@ def _joined(w: _Windows, base: Tensor, origin: Pair, parts: list[Tensor]) -> Ten
     return base
 
 
-def _max_windows(w: _Windows, x: Tensor, places: bool) -> tuple[Tensor, Any]:
+def _max_windows(w: Windows, x: Tensor, places: bool) -> tuple[Tensor, Any]:
     """Maximum per window of the input (the padded one, unless there are `pieces`), with the gradient to the first maximum; and, if they are wanted or
     the gradient will want them, the codes of the maxima (see `_codes`) where the gradient is a gather, else None."""
     coded = w.gathers() and (places or (local.state.grad and x._requires_grad))
@@ -377,7 +262,7 @@ def _max_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mo
     x, back = _batched(op, input, n)
     require_filled(op, input, n)
     w = _windows(op, x, settings, ceil_mode)
-    x = x if w.pieces else w.pad(x, _lowest(x._layout.dtype))
+    x = x if w.pieces else w.pad(x, lowest(x._layout.dtype))
     y, codes = _max_windows(w, x, indices)
     if not indices:
         return back(y)
@@ -425,7 +310,7 @@ def max_pool1d_with_indices(input: Tensor, *args: Any, **kwargs: Any) -> Any:
     return max_pool1d(input, *args, **{**kwargs, "return_indices": True})
 
 
-def _window_sums(w: _Windows, x: Tensor) -> Tensor:
+def _window_sums(w: Windows, x: Tensor) -> Tensor:
     if w.exact():
         n, c = w.shape[:2]
         return T.sum(T.reshape(x, (n, c, w.out[0], w.kernel[0], w.out[1], w.kernel[1])), (3, 5))
@@ -443,27 +328,16 @@ def _window_sums(w: _Windows, x: Tensor) -> Tensor:
     return with_gradient("AvgPool2DBackward0", forward, backward, (padded,), reads=False)  # type: ignore[no-any-return]
 
 
-def _divisors(w: _Windows, include_pad: bool) -> Any:
-    """Elements counted per window: an int where all are equal, else a constant (oH, oW)."""
-    counts = []
-    for i in range(2):
-        start = np.arange(w.out[i]) * w.stride[i] - w.padding[i]
-        stop = np.minimum(start + w.kernel[i], w.shape[2 + i] + w.padding[i])
-        if not include_pad:
-            start, stop = np.maximum(start, 0), np.minimum(stop, w.shape[2 + i])
-        counts.append(stop - start)
-    table = np.outer(counts[0], counts[1])
-    return int(table[0, 0]) if (table == table[0, 0]).all() else table
-
-
 def _avg_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mode: bool, include_pad: bool, divisor: int | None) -> Tensor:
     x, back = _batched(op, input, n)
     if divisor == 0:
         raise ArgumentError(f"[{op}] divisor must be not zero")
     require_filled(op, input, n)
     w = _windows(op, x, (*settings, 1), ceil_mode)
-    count = divisor if divisor is not None else _divisors(w, include_pad)
-    if not isinstance(count, int):
+    count = divisor if divisor is not None else divisors(w, include_pad)
+    if isinstance(count, Tensor):
+        count = cast(count, x._layout.dtype.compute)
+    elif not isinstance(count, int):
         count = upload_known(count.astype(x._layout.dtype.compute.np), x._layout.dtype.compute)
     totals = _window_sums(w, kinked(cast(x, x._layout.dtype.compute)))
     if x._layout.dtype.category == 1:
@@ -589,7 +463,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     return tuple(found) if return_indices else found[0]
 
 
-@public(method=False, of="calque nn.functional", steps=True)
+@public(method=False, of="calque nn.functional")
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Maximum over windows that divide the sequence into `output_size`: (N, C, L) -> (N, C, output_size)."""
     if (others := current("adaptive_max_pool1d_with_indices", adaptive_max_pool1d)) is not adaptive_max_pool1d and not return_indices:

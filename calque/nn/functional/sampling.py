@@ -17,6 +17,8 @@ from calque.base.text import shown
 from calque.functional.common import cast, linked
 from calque.functional.declared import public
 from calque.functional.precision import full_precision
+from calque.ir.symint import any_free
+from calque.nn.functional import freely
 from calque.observe.source import warn_user
 from calque.tensor import Tensor, upload_known
 
@@ -197,6 +199,8 @@ def affine_grid(theta: Tensor, size: Any, align_corners: bool | None = None) -> 
     if align_corners is None:
         warn_user("Default grid_sample and affine_grid behavior has changed to align_corners=False since 1.3.0. Please specify align_corners=True if "
                   "the old behavior is desired.")  # fmt: skip
+    if any_free(*sizes):
+        return freely.affine_grid(theta, sizes, align_corners)
     axes = []
     for s in sizes[2:]:
         line = np.linspace(-1.0, 1.0, s) if s > 1 else np.zeros(1)

@@ -18,6 +18,8 @@ from calque.functional.common import cast, prim, require_dims, require_real
 from calque.functional.declared import public
 from calque.functional.formats import owned
 from calque.functional.precision import as_given
+from calque.ir.symint import any_free
+from calque.nn.functional import freely
 from calque.nn.functional.conv import sizes
 from calque.nn.functional.current import current
 from calque.nn.functional.padding import pad
@@ -96,7 +98,8 @@ def _nearest_index(size: int, out: int, scale: float | None, exact: bool) -> Any
 
 def _nearest(x: Tensor, out: list[int], scales: list[Any], exact: bool) -> Tensor:
     shape = tuple(x._layout.shape)
-    if all(o % n == 0 for o, n in zip(out, shape[2:], strict=True)) and all(
+    free = any_free(*out, *shape[2:])
+    if not any_free(*(o % n for o, n in zip(out, shape[2:], strict=True))) and all(o % n == 0 for o, n in zip(out, shape[2:], strict=True)) and all(
         s is None or s * n == o for s, n, o in zip(scales, shape[2:], out, strict=True)
     ):
         factors = [o // n for o, n in zip(out, shape[2:], strict=True)]
@@ -104,7 +107,8 @@ def _nearest(x: Tensor, out: list[int], scales: list[Any], exact: bool) -> Tenso
         target = (*shape[:2], *(v for n, f in zip(shape[2:], factors, strict=True) for v in (n, f)))
         return owned(T.reshape(T.expand(T.reshape(x, spaced), target), (*shape[:2], *out)), x)
     for d, (n, o, s) in enumerate(zip(shape[2:], out, scales, strict=True), start=2):
-        x = prim("index_select", x, upload_known(_nearest_index(n, o, s, exact), dt.int64, s), d)
+        index = freely.nearest_index(n, o, s, exact) if free else upload_known(_nearest_index(n, o, s, exact), dt.int64, s)
+        x = prim("index_select", x, index, d)
     return x
 
 
@@ -114,6 +118,9 @@ def _separable(x: Tensor, out: list[int], scales: list[Any], weights: Callable[.
     shape, given = tuple(x._layout.shape), x._layout.dtype
     kind, x = given.compute, cast(x, given.compute)
     for d, (n, o, s) in enumerate(zip(shape[2:], out, scales, strict=True), start=2):
+        if any_free(n, o) and weights in (_cubic_weights, _linear_weights):
+            x = freely.resized(x, d, o, s, weights is _cubic_weights, align_corners)
+            continue
         matrix = upload_known(weights(n, o, s, align_corners).astype(kind.np), kind, s)
         if d == len(shape) - 1:
             x = T.matmul(x, T.transpose(matrix, 0, 1))

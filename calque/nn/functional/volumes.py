@@ -22,7 +22,6 @@ from calque.nn.functional.padding import pad
 from calque.nn.functional.pooling import (
     _adaptive_max,
     _averages,
-    _lowest,
     adaptive_avg_pool2d,
     adaptive_max_pool1d,
     adaptive_max_pool2d,
@@ -30,6 +29,7 @@ from calque.nn.functional.pooling import (
     max_pool2d,
 )
 from calque.nn.functional.rows import kinked, wide
+from calque.nn.functional.windows import lowest
 from calque.tensor import Tensor, upload_known
 
 Sizes = int | Sequence[int]
@@ -112,7 +112,7 @@ def max_pool3d(
     along = _Depth(op, depth, k[0], s[0], p[0], d[0], ceil_mode)
     found = max_pool2d(_flat(x), k[1:], s[1:], p[1:], d[1:], ceil_mode, return_indices)
     values = _deep(found[0] if return_indices else found, depth)
-    stacked = T.stack(along.slabs(values, _lowest(x._layout.dtype)), 2)
+    stacked = T.stack(along.slabs(values, lowest(x._layout.dtype)), 2)
     best, tap = T.max(stacked, 2)
     if not return_indices:
         return T.squeeze(best, 0) if single else best
