@@ -428,6 +428,8 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     _same_dtype("masked_scatter", input, source)
     shape = tuple(input._layout.shape)
     target = broadcast_shapes(shape, tuple(condition._layout.shape), op="masked_scatter")
+    if local.state.trace.exports:
+        return _filled_in_order(expand(input, target), expand(condition, target), source)
     if input._layout.device is META:  # how many are replaced is unknown, but not the shape
         where = np.broadcast_to(np.int64(0), (min(prod(target), source._layout.numel),))
     else:
@@ -439,6 +441,19 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     flat = reshape(expand(input, target), (prod(target),))
     chosen = reshape(source, (-1,))[: where.size]  # type: ignore[index]
     return reshape(prim("index_put", flat, upload(where, dt.int64), cast(chosen, input._layout.dtype), 0), target)
+
+
+def _filled_in_order(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """`masked_scatter` as operations of a program: every place takes the element of its number among the true ones."""
+    shape, count = tuple(x._layout.shape), source._layout.numel
+    if not prod(shape):
+        return x
+    flat = reshape(mask, (prod(shape),))
+    if not count:
+        source, count = prim("full", (0, source._layout.dtype), (1,)), 1
+    at = prim("where", flat, prim("cumsum", cast(flat, dt.int64), 0) - 1, (0, dt.int64))  # type: ignore[operator]
+    at = check_index("masked_scatter", at, count, negative=False)
+    return prim("where", mask, reshape(prim("index_select", reshape(source, (count,)), at, 0), shape), x)
 
 
 @public(out="exact")

@@ -17,13 +17,14 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import normalize_dim, whole
 from calque.base.text import shown
-from calque.functional.common import Operand, cast, is_tensor, method, number, prim, require_dims, require_operands, require_real
+from calque.functional.common import Operand, cast, is_tensor, method, number, prim, require_dims, require_operands, require_real, result_dtype
 from calque.functional.declared import public
 from calque.functional.math import with_formula
 from calque.functional.placing import beside_input, host_values
 from calque.functional.reductions import numpy_names, take_chosen
 from calque.functional.results import KthResult, SortResult, TopkResult
 from calque.functional.views import reshape
+from calque.record.recorder import local
 from calque.tensor import Tensor, read, upload
 
 Array = np.ndarray[Any, Any]
@@ -198,12 +199,25 @@ def isin(elements: Operand, test_elements: Operand, *, assume_unique: bool = Fal
     require_real("isin", elements, test_elements)
     require_operands("isin", elements, test_elements)
 
+    if local.state.trace.exports:
+        found_in = _is_among(elements, test_elements)
+        return prim("logical_not", found_in) if invert else found_in
+
     def found() -> Array:
         left, right = (read(x, "isin") if is_tensor(x) else np.asarray(number(x)) for x in (elements, test_elements))
         left, right = (x.astype(np.float32) if x.dtype == dt.bfloat16.np else x for x in (left, right))  # NumPy has no common type for others
         return np.isin(left, right, invert=invert)
 
     return host_values(tuple(elements._layout.shape) if is_tensor(elements) else (), dt.bool_, found)
+
+
+def _is_among(elements: Any, tested: Any) -> Tensor:
+    """`isin` as operations of a program: every element is compared with every other one."""
+    left, right = (x if is_tensor(x) else prim("full", (number(x), result_dtype(elements, tested)), ()) for x in (elements, tested))
+    kind = result_dtype(left, right)
+    one = reshape(cast(left, kind), (*left._layout.shape, 1))
+    other = reshape(cast(right, kind), (right._layout.numel,))
+    return prim("any", one == other, (left._layout.ndim,), False)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------------------------------- histograms and searches
@@ -304,6 +318,9 @@ def searchsorted(
             f"value tensor must match, got shapes {rows} and {shape}"
         )
 
+    if local.state.trace.exports:
+        return _counted_places(sorted_sequence, input, where == "right", sorter, dt.int32 if out_int32 else dt.int64)
+
     def places() -> Array:
         sequence = read(sorted_sequence, "searchsorted")
         if sorter is not None:
@@ -317,6 +334,22 @@ def searchsorted(
         return found
 
     return host_values(shape, dt.int32 if out_int32 else dt.int64, places)
+
+
+def _counted_places(sequence: Tensor, input: Operand, right: bool, sorter: Tensor | None, wanted: dt.DType) -> Tensor:
+    """The same as operations of a program: how many elements stand before each value. NaN stands behind all others."""
+    if sorter is not None:
+        sequence = prim("gather", sequence, sorter, sequence._layout.ndim - 1)
+    values: Any = input if is_tensor(input) else prim("full", (number(input), result_dtype(sequence, input)), ())
+    kind = result_dtype(sequence, values)
+    a = reshape(cast(values, kind), (*values._layout.shape, 1))
+    shape = tuple(sequence._layout.shape)
+    b = cast(sequence if len(shape) == 1 else reshape(sequence, (*shape[:-1], 1, shape[-1])), kind)
+    before = (b <= a) if right else (b < a)  # type: ignore[operator]
+    if kind.category == 2:
+        nan, other = a != a, b == b
+        before = before | (nan if right else nan & other)
+    return cast(prim("sum", cast(before, dt.int64), (before._layout.ndim - 1,), False), wanted)
 
 
 @public(method=False, out="exact")

@@ -99,15 +99,39 @@ def view_dtype(input: Tensor, dtype: DType) -> Tensor:
     view = input._layout
     if dtype is view.dtype:
         return make_view(input, view_kind(view, lambda g: g), "AliasBackward0")
+    if local.state.trace.exports:  # a program has no memory that two tensors could share
+        seen = _as_dtype(view, dtype)
+        if seen is None:
+            raise _undivided(view, dtype)
+        return make_view(detach(input), view_kind(seen, lambda g: g), "AliasBackward0")
     array = export(input, "view")
     try:
         array = array.view(dtype.np)
     except ValueError:
-        raise ShapeError(
-            f"[view] expected a last dimension that {dtype} divides, got shape {tuple(view.shape)} of {view.dtype} with "
-            f"strides {view.strides}"
-        ) from None
+        raise _undivided(view, dtype) from None
     return share_array(array, dtype, input._storage.buffer)
+
+
+def _undivided(view: Layout, dtype: DType) -> ShapeError:
+    return ShapeError(
+        f"[view] expected a last dimension that {dtype} divides, got shape {tuple(view.shape)} of {view.dtype} with strides {view.strides}"
+    )
+
+
+def _as_dtype(view: Layout, dtype: DType) -> Layout | None:
+    """Where the elements of another type lie in the same bytes; None if they would lie across others."""
+    shape, strides, old, new = tuple(view.shape), view.strides, view.dtype.itemsize, dtype.itemsize
+    if old == new:
+        return layout(shape, strides, view.offset, dtype, view.device)
+    if not shape or strides[-1] != 1:
+        return None
+    if new < old:
+        r = old // new
+        return layout((*shape[:-1], shape[-1] * r), (*[s * r for s in strides[:-1]], 1), view.offset * r, dtype, view.device)
+    r = new // old
+    if shape[-1] % r or view.offset % r or any(s % r for s in strides[:-1]):
+        return None
+    return layout((*shape[:-1], shape[-1] // r), (*[s // r for s in strides[:-1]], 1), view.offset // r, dtype, view.device)
 
 
 @public()

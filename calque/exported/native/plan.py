@@ -15,6 +15,7 @@ from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, ExportError
 from calque.base.text import shown
 from calque.exported.graph import Entry, Spec, Variant
+from calque.exported.native.rewrite import rewritten
 from calque.ir.program import Program
 from calque.kernel.schedule import Schedule
 from calque.run.pipeline import compile_program, simplified
@@ -163,7 +164,7 @@ def _signature(entry: Entry, row: tuple[int, ...], program: Program) -> Signatur
 
 def _program(entry: Entry, row: tuple[int, ...], variant: Variant) -> Program:
     """The program for these sizes, which writes to its state in place where it can."""
-    program = variant.concrete(tuple([size // d.multiple for d, size in zip(entry.dims, row, strict=True)]))
+    program = rewritten(variant.concrete(tuple([size // d.multiple for d, size in zip(entry.dims, row, strict=True)])))
     first, outputs = len(entry.inputs), len(entry.outputs)
     inputs = {name: first + k for k, name in enumerate(variant.reads)}
     updates = tuple([(outputs + k, inputs[name]) for k, name in enumerate(variant.writes) if name in inputs])

@@ -264,6 +264,13 @@ def _attention(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
     return b.add("Transpose", out, perm=[*range(rank - 3), rank - 2, rank - 3, rank - 1]) if turned else out  # type: ignore[no-any-return]
 
 
+def _finite(b: Builder, name: str, gates: Node) -> str:
+    """Gate inputs without infinities, by which steps behind the end of a packed sequence keep their state: as the input weight is an identity,
+    0 * inf would be NaN."""
+    most = float(np.finfo(gates.dtype.np).max) / 2
+    return b.add("Clip", name, b.scalar(-most, gates.dtype), b.scalar(most, gates.dtype))  # type: ignore[no-any-return]
+
+
 def lstm(b: Builder, x: list[str], given: list[Node]) -> list[str]:
     """[all outputs (L, 1, N, H), the last cell (1, N, H)] of an LSTM whose gate inputs are computed already: its input weight only reorders them."""
     hidden = given[1].shape[-1]
@@ -272,7 +279,7 @@ def lstm(b: Builder, x: list[str], given: list[Node]) -> list[str]:
     w = b.constant(np.eye(4 * hidden)[order][None], kind)
     r = b.reshape(b.add("Gather", x[3], b.constant(order), axis=0), (1, 4 * hidden, hidden))
     first = [b.add("Unsqueeze", t, b.constant([0])) for t in x[1:3]]
-    y, _, last = b.add("LSTM", x[0], w, r, "", "", *first, outputs=3, hidden_size=int(hidden))
+    y, _, last = b.add("LSTM", _finite(b, x[0], given[0]), w, r, "", "", *first, outputs=3, hidden_size=int(hidden))
     return [y, last]
 
 
@@ -291,7 +298,7 @@ def _gru(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
     r = b.reshape(b.add("Gather", x[2], b.constant(order), axis=0), (1, 3 * hidden, hidden))
     bias = b.add("Concat", b.constant(np.zeros(3 * hidden), kind), b.add("Gather", x[3], b.constant(order), axis=0), axis=0)
     first = b.add("Unsqueeze", x[1], b.constant([0]))
-    y = b.add("GRU", x[0], w, r, b.reshape(bias, (1, 6 * hidden)), "", first, hidden_size=hidden, linear_before_reset=1)
+    y = b.add("GRU", _finite(b, x[0], given[0]), w, r, b.reshape(bias, (1, 6 * hidden)), "", first, hidden_size=hidden, linear_before_reset=1)
     return b.add("Squeeze", y, b.constant([1]))  # type: ignore[no-any-return]
 
 
@@ -299,7 +306,8 @@ def _rnn(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
     hidden = int(given[1].shape[-1])
     h, r = (b.add("Unsqueeze", t, b.constant([0])) for t in x[1:])
     act = "Relu" if node.op.name == "rnn_relu" else "Tanh"
-    y = b.add("RNN", x[0], b.constant(np.eye(hidden)[None], given[0].dtype.np), r, "", "", h, hidden_size=hidden, activations=[act])
+    w = b.constant(np.eye(hidden)[None], given[0].dtype.np)
+    y = b.add("RNN", _finite(b, x[0], given[0]), w, r, "", "", h, hidden_size=hidden, activations=[act])
     return b.add("Squeeze", y, b.constant([1]))  # type: ignore[no-any-return]
 
 
@@ -317,7 +325,10 @@ def _sorted(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
 def _cumsum(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
     if not node.shape:
         return x[0]
-    return b.add("CumSum", x[0], b.constant(np.asarray(node.attrs[0])))  # type: ignore[no-any-return]
+    narrow, wide = node.dtype, node.dtype.compute  # in float32, rounded once
+    source = x[0] if narrow is wide else b.add("Cast", x[0], to=b.kind(wide))
+    found = b.add("CumSum", source, b.constant(np.asarray(node.attrs[0])))
+    return found if narrow is wide else b.add("Cast", found, to=b.kind(narrow))  # type: ignore[no-any-return]
 
 
 def _outside(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:

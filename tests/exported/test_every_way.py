@@ -1,0 +1,122 @@
+"""Operations that look at values, or that NumPy computes in Python: exported, as a file, as a native library, as ONNX and back."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calque
+from calque import nn
+from calque.base.extras import there
+from calque.nn.utils.rnn import pack_padded_sequence
+from tests.exported.models import apart, tensors
+from tests.exported.native import Library
+
+KEYS = [3.0, nan, 1.0, -inf, 1.0, inf, -0.0, 0.0, nan, 2.0, 1.0]
+
+
+def keys(rows: int = 2) -> Any:
+    x = calque.tensor(KEYS).repeat(rows, 1)
+    x[1] = x[1].flip(0)
+    return x
+
+
+def numbers(*shape: int) -> Any:
+    return calque.randn(*shape, generator=calque.Generator().manual_seed(7))
+
+
+def whole(*shape: int) -> Any:
+    return calque.randint(-4, 9, shape, generator=calque.Generator().manual_seed(8))
+
+
+EDGES = [-1.0, 0.0, 0.5, 0.5, 2.0]
+CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "sort": (lambda x: x.sort(1), (numbers(3, 7),)),
+    "sort of integers": (lambda x: x.sort(0, descending=True, stable=True), (whole(5, 4),)),
+    "argsort in the middle": (lambda x: x.argsort(1), (numbers(2, 5, 3),)),
+    "sort of bools": (lambda x: (x > 0).argsort(1, stable=True), (numbers(3, 7),)),
+    "topk": (lambda x: x.topk(3, 1), (numbers(3, 7),)),
+    "smallest": (lambda x: x.topk(2, 0, largest=False), (numbers(3, 7),)),
+    "kthvalue": (lambda x: x.kthvalue(2, 1), (numbers(3, 7),)),
+    "median": (lambda x: (x.median(1), x.median(), x.nanmedian(1)), (keys(),)),
+    "quantile": (lambda x: calque.quantile(x, calque.tensor([0.2, 0.7]), dim=1), (numbers(3, 7),)),
+    "bucketize": (lambda x: (calque.bucketize(x, calque.tensor(EDGES)), calque.bucketize(x, calque.tensor(EDGES), right=True)), (keys(),)),
+    "searchsorted": (lambda x, v: calque.searchsorted(x.sort(1).values, v, side="right", out_int32=True), (numbers(3, 7), numbers(3, 4))),
+    "searchsorted with NaN": (lambda x: calque.searchsorted(calque.tensor([0.0, 1.0, nan]), x), (keys(),)),
+    "isin": (lambda x: (calque.isin(x, calque.tensor([1, 3, 4])), calque.isin(x, 2, invert=True)), (whole(3, 7),)),
+    "masked_scatter": (lambda x, y: x.masked_scatter(x > 0, y), (numbers(3, 7), numbers(3, 7))),
+    "products of integers": (lambda x, y: (x @ y, x[0] @ y, x[0] @ x[1]), (whole(3, 7), whole(7, 2))),
+    "batched products of integers": (lambda x, y: x @ y, (whole(2, 1, 3, 4), whole(5, 4, 2))),
+    "running sums": (lambda x: (x.cumsum(1), x.to(calque.int32).cumsum(0)), (whole(3, 7),)),
+    "running sums of halves": (lambda x: x.half().cumsum(1), (numbers(3, 7),)),
+    "packed": (lambda x: LSTM(pack_padded_sequence(x, [5, 3, 1], batch_first=True))[1], (numbers(3, 5, 4),)),
+    "packed, other layers": (lambda x: [layer(pack_padded_sequence(x, [5, 3, 1], batch_first=True))[1] for layer in (GRU, RNN)], (numbers(3, 5, 4),)),
+}  # fmt: skip
+LSTM, GRU, RNN = nn.LSTM(4, 5, batch_first=True, bidirectional=True), nn.GRU(4, 3, batch_first=True), nn.RNN(4, 3, batch_first=True)
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request: Any) -> Any:
+    function, inputs = CASES[request.param]
+    with calque.no_grad():
+        return request.param, calque.export(lambda *x: function(*x), inputs), inputs, function(*inputs)
+
+
+def test_file(case: Any, tmp_path: Any) -> None:
+    _, exported, inputs, wanted = case
+    exported.save(tmp_path / "m.calque")
+    for model in (exported, calque.load_exported(tmp_path / "m.calque")):
+        assert same(tensors(model(*inputs)), tensors(wanted))
+
+
+def test_native_library(case: Any, tmp_path: Any) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("no linker")
+    _, exported, inputs, wanted = case
+    exported.compile(str(tmp_path), name="lib")
+    library = Library(tmp_path, "lib")
+    outputs = [np.zeros(t.shape, t.detach().numpy().dtype) for t in tensors(wanted)]
+    instance = library.create()
+    code = library.run(instance, 0, [np.ascontiguousarray(t.numpy()) for t in inputs], outputs)
+    assert code == 0, library.error(instance)
+    assert same([calque.from_numpy(a) for a in outputs], tensors(wanted))
+
+
+def test_onnx(case: Any, tmp_path: Any) -> None:
+    name, exported, inputs, wanted = case
+    runtime = pytest.importorskip("onnxruntime")
+    if not there("onnx"):
+        pytest.skip("no package onnx")
+    exported.onnx(tmp_path / "m.onnx")
+    session = runtime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    found = session.run(None, {spec.name: t.numpy() for spec, t in zip(session.get_inputs(), inputs, strict=True)})
+    if name not in ("median",):  # ONNX says nothing of the order of NaN
+        assert same([calque.from_numpy(a) for a in found], tensors(wanted))
+    assert same(tensors(calque.load_onnx(tmp_path / "m.onnx")(*inputs)), tensors(wanted))
+
+
+def same(found: list[Any], wanted: list[Any]) -> bool:
+    for a, b in zip(found, wanted, strict=True):
+        assert a.dtype is b.dtype and a.shape == b.shape
+        close = calque.allclose(a, b, 1e-3 if a.dtype is calque.float16 else 1e-5, 1e-6, equal_nan=True)
+        assert close if a.dtype.is_floating_point else calque.equal(a, b), (a, b)
+    return True
+
+
+def test_gradients_of_masked_scatter() -> None:
+    def step(x: Any, y: Any) -> Any:
+        return calque.autograd.grad((x.masked_scatter(x > 0, y) ** 2).sum(), (x, y))
+
+    x, y = numbers(3, 7).requires_grad_(), (numbers(3, 7) * 2).requires_grad_()
+    assert apart(list(calque.export(step, (x, y))(x, y)), list(step(x, y))) < 1e-6
+
+
+def test_too_few_elements() -> None:
+    exported = calque.export(lambda x, y: x.masked_scatter(x > 0, y), (numbers(4), numbers(2)))
+    with pytest.raises(IndexError):
+        exported(calque.ones(4), calque.ones(2)).tolist()
