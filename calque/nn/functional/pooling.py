@@ -463,7 +463,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     return tuple(found) if return_indices else found[0]
 
 
-@public(method=False, of="calque nn.functional")
+@public(method=False, of="calque nn.functional", steps=True)
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Maximum over windows that divide the sequence into `output_size`: (N, C, L) -> (N, C, output_size)."""
     if (others := current("adaptive_max_pool1d_with_indices", adaptive_max_pool1d)) is not adaptive_max_pool1d and not return_indices:
