@@ -1,16 +1,15 @@
 """The threads of the BLAS and LAPACK that NumPy brings: its own pool, which knows nothing of ours.
 
-For the time of a call that goes there it gets no more threads than the user gave us. It is asked through the library that NumPy has loaded already;
-one that cannot be asked is left alone.
+Their number is one for the process, and the last bits of sums depend on it. So nothing sets it around a call: another thread's call, ours or the
+user's own of NumPy, would get one number or the other by chance. It is told when the number of threads is (`set_threads`), and stays. It is asked
+through the library that NumPy has loaded already; one that cannot be asked is left alone.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -24,8 +23,8 @@ _NAMES = [
     ("MKL_Get_Max_Threads", "MKL_Set_Num_Threads"),
 ]
 _lock = threading.Lock()
-_calls = 0  # that are under way
-_before = 0  # threads that the library had when the first of them began, if it was told otherwise; else 0
+_own = 0  # threads that the library has unless it is told otherwise by us
+_told = 0  # what we told it last, or would have
 
 
 @cache
@@ -41,40 +40,22 @@ def controls() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
     return None
 
 
-@contextlib.contextmanager
-def limited() -> Iterator[None]:
-    """No more threads than `set_num_threads` says for the calls in this block, and what was before behind it. The number is one for the whole
-    process: of blocks that overlap, the first sets it and the last gives it back."""
-    global _calls, _before
+def set_threads(threads: int) -> None:
+    """The number of threads of later work, of the BLAS as well, which never gets more than it has on its own (by `OPENBLAS_NUM_THREADS`, or as the
+    user's program told it since we did)."""
+    global _own, _told
+    settings.threads = threads
     found = controls()
     if found is None:
-        yield
         return
     ask, tell = found
     with _lock:
-        if _calls == 0:
-            _before = 0
-            if (threads := ask()) > settings.threads:
-                tell(settings.threads)
-                _before = threads
-        _calls += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _calls -= 1
-            if _calls == 0 and _before:
-                tell(_before)
+        now = ask()
+        if now != _told:
+            _own = now
+        _told = min(_own, threads)
+        if now != _told:
+            tell(_told)
 
 
-def _forget() -> None:
-    """In a forked child: what other threads had under way is gone."""
-    global _lock, _calls
-    _lock, _calls = threading.Lock(), 0
-    found = controls() if _before else None
-    if found is not None:
-        found[1](_before)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+set_threads(settings.threads)  # the environment may have said a number

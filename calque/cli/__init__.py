@@ -178,7 +178,7 @@ def _command(options: argparse.Namespace) -> int:
     else:
         if getattr(options, "threads", 1) < 1:
             parser().error(f"argument --threads: expected at least 1, got {options.threads}")
-        settings.threads = getattr(options, "threads", settings.threads)
+        importlib.import_module("calque.base.blas").set_threads(getattr(options, "threads", settings.threads))
         jobs = importlib.import_module("calque.cli.jobs")
         if command == "doctor":
             code = jobs.examine(options.recipe)
@@ -248,7 +248,7 @@ def _train_digits(options: argparse.Namespace) -> int:
     job = importlib.import_module("calque.train.digits")  # loads the whole framework: not needed for --help or doctor
     if options.threads < 1:
         parser().error(f"argument --threads: expected at least 1, got {options.threads}")
-    settings.threads = options.threads
+    importlib.import_module("calque.base.blas").set_threads(options.threads)
     config = job.Config(**{f.name: getattr(options, f.name) for f in fields(job.Config)})
     code: int = job.main(config, options.out, options.resume, options.quiet)
     return code

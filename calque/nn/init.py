@@ -17,7 +17,6 @@ from calque import functional as T
 from calque.autograd.assign import assign
 from calque.autograd.modes import no_grad
 from calque.base import dtypes as dt
-from calque.base.blas import limited
 from calque.base.device import META
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import cast
@@ -203,8 +202,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tenso
         return tensor
     rows, columns = shape[0], math.prod(shape[1:])
     noise = T.randn((rows, columns), dtype=dt.float64, generator=generator).numpy()
-    with limited():
-        q, r = np.linalg.qr(noise.T if rows < columns else noise)
+    q, r = np.linalg.qr(noise.T if rows < columns else noise)
     q = q * np.sign(np.diag(r))
     return _write(tensor, (q.T if rows < columns else q).reshape(shape) * gain)
 

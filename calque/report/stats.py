@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from calque.base.blas import set_threads
 from calque.base.cache import measured
 from calque.base.config import MOST_THREADS, settings
 from calque.base.text import shown
@@ -179,11 +180,12 @@ def stats(*, reset: bool = False) -> Stats:
 
 
 def set_num_threads(threads: int) -> None:
-    """Number of CPU threads for later work, 1 to 256, also of the LAPACK behind `calque.linalg`. Results do not depend on it."""
+    """Number of CPU threads for later work, 1 to 256. The BLAS and LAPACK of NumPy have as many at most, for the whole process, and round by it;
+    nothing else that is computed depends on it."""
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS:
         raise ValueError(f"[set_num_threads] expected a positive integer, 1 to {MOST_THREADS} threads, got {shown(threads)}")
     wait_for_queues()
-    settings.threads = threads
+    set_threads(threads)
 
 
 def get_num_threads() -> int:

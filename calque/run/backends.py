@@ -13,7 +13,6 @@ import numpy as np
 from calque.backend.base import Backend, CheckFailed, Memory, Progress
 from calque.backend.ref.interpret import interpret
 from calque.backend.ref.quick import run_quickly
-from calque.base.blas import limited
 from calque.base.config import settings
 from calque.base.dtypes import from_numpy_dtype
 from calque.base.errors import DeviceError
@@ -212,8 +211,7 @@ def recurrence(op: OpDef, operands: Sequence[Array]) -> list[Array]:
         if call is not None:
             call(given, results)
             return results
-    with limited():
-        return [np.asarray(op.ref(*operands, *each), np_dtype) for each in attrs]
+    return [np.asarray(op.ref(*operands, *each), np_dtype) for each in attrs]
 
 
 def allocate(numel: int, np_dtype: Any) -> Array:

@@ -1,13 +1,18 @@
-"""`set_num_threads` holds for the LAPACK behind `calque.linalg`, for the time of the call."""
+"""`set_num_threads` holds for the BLAS and LAPACK of NumPy, until it is called again: nothing sets their number around a call."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 import calque
+from calque.autograd.host import on_host
 from calque.base import blas
 
 found = blas.controls()
@@ -44,54 +49,82 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+@pytest.fixture
+def kept() -> Iterator[None]:
+    """Both numbers are as before behind the test."""
+    ask, tell = found  # type: ignore[misc]
+    before, ours = ask(), calque.get_num_threads()
+    yield
+    tell(before)
+    calque.set_num_threads(ours)
+
+
+@pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("name", CALLS)
 def test_linalg_keeps_to_the_number_of_threads(name: str, threads: list[int]) -> None:
     ask, tell = found  # type: ignore[misc]
-    before, ours = ask(), calque.get_num_threads()
     x = calque.randn(96, 96)
-    try:
-        for own in (4, 1):  # what the BLAS has on its own
-            tell(own)
-            for number in (1, 3):
-                calque.set_num_threads(number)
-                CALLS[name](x)
-                assert threads and set(threads) == {min(own, number)} and ask() == own
-                threads.clear()
-    finally:
-        tell(before)
-        calque.set_num_threads(ours)
+    for own in (4, 2):  # what the BLAS has on its own
+        tell(own)
+        for number in (1, 3):
+            calque.set_num_threads(number)
+            CALLS[name](x)
+            assert threads and set(threads) == {min(own, number)} and ask() == min(own, number)
+            threads.clear()
 
 
-def test_a_call_that_fails_and_calls_that_overlap_give_the_number_back() -> None:
+@pytest.mark.usefixtures("kept")
+def test_what_the_program_tells_the_blas_is_what_it_has_on_its_own() -> None:
     ask, tell = found  # type: ignore[misc]
-    before, ours = ask(), calque.get_num_threads()
-    try:
-        tell(4)
-        calque.set_num_threads(1)
-        with pytest.raises(RuntimeError):
-            calque.linalg.inv(calque.zeros(3, 3))
-        assert ask() == 4
-        inside, leave = threading.Event(), threading.Event()
+    tell(4)
+    calque.set_num_threads(1)
+    calque.set_num_threads(8)
+    assert ask() == 4
+    tell(2)
+    calque.set_num_threads(8)
+    assert ask() == 2
 
-        def first() -> None:
-            with blas.limited():
-                inside.set()
-                leave.wait(300)
 
-        thread = threading.Thread(target=first)
-        thread.start()
-        inside.wait(300)
-        with blas.limited():
-            assert ask() == 1
-            leave.set()
-            thread.join()
-            assert ask() == 1
-        assert ask() == 4
-    finally:
-        tell(before)
-        calque.set_num_threads(ours)
+@pytest.mark.usefixtures("kept")
+def test_calls_that_overlap_have_the_number_that_they_have_alone() -> None:
+    """The number was set around a call and given back: a call of another thread, ours or the user's of NumPy, had it or had not, as it came."""
+    ask, tell = found  # type: ignore[misc]
+    tell(4)
+    calque.set_num_threads(1)
+    x = np.random.default_rng(0).standard_normal(20000)  # from 10,000 on the bits of this product depend on the number
+    seen = {}
+
+    def product(when: str) -> None:
+        seen[when] = (ask(), np.dot(x, x).tobytes())
+
+    def during(values: object) -> object:
+        other = threading.Thread(target=product, args=("while a call of ours is under way",))
+        other.start()
+        other.join()
+        return values
+
+    product("before")
+    on_host("test", during, (calque.ones(2),), [(2,)])
+    product("behind it")
+    with pytest.raises(RuntimeError):
+        calque.linalg.inv(calque.zeros(3, 3))
+    product("behind one that failed")
+    assert len(set(seen.values())) == 1, {when: values[0] for when, values in seen.items()}
+
+
+@pytest.mark.parametrize("variable", ["CALQUE_NUM_THREADS", "OPENBLAS_NUM_THREADS"])
+def test_the_environment_says_a_number(variable: str) -> None:
+    program = "import calque; from calque.base import blas; print(blas.controls()[0](), calque.get_num_threads())"
+    environment = {name: value for name, value in os.environ.items() if "NUM_THREADS" not in name} | {variable: "1"}
+    out = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True).stdout.split()
+    assert out[0] == "1" and (variable.startswith("OPENBLAS") or out[1] == "1")
 
 
 def test_a_blas_that_cannot_be_asked_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas, "controls", lambda: None)
-    assert calque.linalg.det(calque.eye(2)).item() == 1
+    ours = calque.get_num_threads()
+    try:
+        calque.set_num_threads(ours + 1)
+        assert calque.linalg.det(calque.eye(2)).item() == 1 and calque.get_num_threads() == ours + 1
+    finally:
+        calque.set_num_threads(ours)

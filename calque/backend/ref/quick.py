@@ -15,7 +15,6 @@ import numpy as np
 
 from calque.backend.ref.builder import run_body
 from calque.backend.ref.interpret import Array, Number, last_uses, number_as_array, run_node
-from calque.base.blas import limited
 from calque.base.dtypes import DType, float32, float64, int32, int64
 from calque.base.native import hot
 from calque.base.shapes import Shape
@@ -29,7 +28,6 @@ Recurrence = Callable[[OpDef, Sequence[Array]], list[Array]]  # all parts of a r
 WHOLE = (float32, float64)  # 16-bit types are computed as float32 and rounded, see `run_node`
 _FEW = 32  # elements up to which the many calls of a body take longer than Python
 _ROWS = 8  # numbers that are added up in their own type; longer sums are kept in float64, as the definition of a sum does
-_THREADED = 1 << 18  # multiplications of a product from which on the BLAS may take several threads, which have to be asked for then
 
 
 def _sigmoid(x: Any) -> Any:
@@ -78,7 +76,7 @@ def routine_of(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[tuple[Shape
     kinds = {kind for _, kind in operands}
     kind = next(iter(kinds)) if len(kinds) == 1 else None
     if op is _MATMUL and kind in WHOLE:
-        return QuickRoutine(_product([s for s, _ in operands], shape), False, True)
+        return QuickRoutine(_product([s for s, _ in operands]), False, True)
     function = ufunc_of(op, kind, dtype)
     if function is not None:
         return QuickRoutine(function, kind in WHOLE and len(operands) > 1, True)
@@ -120,18 +118,11 @@ def _exactly(kind: DType, dtype: DType) -> bool:
     return kind.category < 3 and (dtype.category == 2 or dtype in (int32, int64))
 
 
-def _product(shapes: Sequence[Shape], shape: Shape) -> Function:
+def _product(shapes: Sequence[Shape]) -> Function:
     function: Function = np.dot if all(len(s) == 2 for s in shapes) else np.matmul
     if shapes[0][-1] == 1:
         return lambda a, b: function(a, b) + 0  # a sum begins at 0: its one product may be -0
-    if prod(shape) * shapes[0][-1] < _THREADED:
-        return function
-
-    def product(a: Any, b: Any) -> Any:
-        with limited():
-            return function(a, b)
-
-    return product
+    return function
 
 
 def _sum(attrs: tuple[Any, ...], shape: Shape, kind: DType) -> Function:
@@ -147,13 +138,6 @@ def _sum(attrs: tuple[Any, ...], shape: Shape, kind: DType) -> Function:
 def run_quickly(program: Program, inputs: Sequence[Array], scalars: Sequence[Number] = (), recurrence: Recurrence | None = None) -> list[Array]:
     """`interpret` for the user's own values. Outputs may be views of each other and of the inputs. `recurrence`: how recurrent layers are computed,
     by default as they are defined."""
-    if any(node.op.kind == "contract" for node in program.nodes):
-        with limited():
-            return _run(program, inputs, scalars, recurrence)
-    return _run(program, inputs, scalars, recurrence)
-
-
-def _run(program: Program, inputs: Sequence[Array], scalars: Sequence[Number], recurrence: Recurrence | None) -> list[Array]:
     nodes = program.nodes
     values: list[Any] = [None] * len(nodes)
     layers: dict[Any, list[Array]] = {}

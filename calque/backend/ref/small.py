@@ -28,6 +28,7 @@ MOST_DIMS, MOST_INPUTS = 8, 3
 SHORT = 8  # turns of an innermost loop that are hardly worth to begin it
 Operand = tuple[Shape, Shape, DType]
 """Shape, strides in elements, dtype; of a number the first two are empty."""
+_LARGE = 1 << 18  # multiplications of a product from which on it goes to NumPy, which gives the interpreter's lock away meanwhile
 MOST_RANKS = 64  # elements of a row that are kept in order while the others are looked at
 _NUMBERS = (float32, float64, int64)
 _LEAST, _LARGEST = ({float32: sign * np.inf, float64: sign * np.inf, int64: end} for sign, end in ((-1, -(1 << 63)), (1, (1 << 63) - 1)))
@@ -279,7 +280,7 @@ def _put(w: Wanted) -> Computation | None:
 def _product(w: Wanted) -> Computation | None:
     """A product of matrices whose rows or columns lie side by side, without overlap; or one for every position of the dims before."""
     (a, left, _), (b, right, _) = w.operands
-    if w.kind not in quick.WHOLE or min(len(a), len(b)) < 2 or prod(w.shape) * a[-1] >= quick._THREADED or not has_products():
+    if w.kind not in quick.WHOLE or min(len(a), len(b)) < 2 or prod(w.shape) * a[-1] >= _LARGE or not has_products():
         return None
     rows = (left[-2:], right[-2:])
     for s, strides in ((a[-2:], rows[0]), (b[-2:], rows[1])):
