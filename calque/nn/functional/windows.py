@@ -78,7 +78,7 @@ class Windows:
         self.view_strides = (n, c, h * stride[0], w * stride[1], h * dilation[0], w * dilation[1])
         self.disjoint = all(s >= d * (k - 1) + 1 for s, k, d in zip(stride, kernel, dilation, strict=True))
         self.taps = tuple(-(-k // s) for k, s in zip(kernel, stride, strict=True))  # an element lies in at most taps[0] * taps[1] windows
-        self.facts, self.held = (op, shape, kernel, stride, padding, dilation, ceil_mode), ()  # what gradients depend on, see `autograd.again`
+        self.facts, self.held = (op, shape, kernel, stride, padding, dilation, ceil_mode), ()  # what gradients depend on, see `autograd.dependencies`
         self.pieces = self._pieces()
 
     def _pieces(self) -> tuple[tuple[Segment, Segment], ...]:
