@@ -36,7 +36,7 @@ Source = tuple[int, int, Layout] | Any
 KEPT = 1 << 12  # bytes of a value that is always the same and is kept, not computed again
 _BOUNDED = (dtypes.int64, dtypes.int32, dtypes.uint8, dtypes.float32, dtypes.float64)
 MEMBER = 200  # bytes of a step in a superinstruction, roughly
-_known = Cache("library functions computed at once", 1500, 1 / 256)
+_known = Cache("library functions computed at once", 1500, 1 / 32)
 """(function, default dtype, whether gradients are on, layouts of tensors, other arguments)
 -> its superinstruction; True: it was seen once; False: it has none."""
 

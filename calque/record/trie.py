@@ -162,4 +162,4 @@ def _held(edge: Edge) -> int:
 
 
 _varying = Cache("offsets that vary", 400, 1 / 128)  # (line, operation, shape, strides) of views and updates
-_TABLE = register("trie", Table(37 / 64, lambda: (Counters.edges, Counters.edges * EDGE + Counters.nbytes), 100 * EDGE))
+_TABLE = register("trie", Table(141 / 256, lambda: (Counters.edges, Counters.edges * EDGE + Counters.nbytes), 100 * EDGE))
