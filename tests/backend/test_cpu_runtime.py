@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import calque
 from calque.backend.base import CheckFailed
 from calque.backend.cpu.backend import CpuBackend
 from calque.backend.cpu.program import executable, link
 from calque.backend.cpu.program.executable import compile_schedule
 from calque.backend.cpu.team import memory
 from calque.backend.cpu.team.memory import POOL, Pool, available, rounded
-from calque.backend.cpu.team.runtime import RUNTIME, set_num_threads
+from calque.backend.cpu.team.runtime import RUNTIME
 from calque.base import config
 from calque.base.dtypes import bfloat16, bool_, float32, float64, int64
 from calque.base.errors import ArgumentError, OutOfMemoryError
@@ -319,9 +320,9 @@ def test_idle_workers_use_no_processor_time():
 
 
 def test_set_num_threads_checks_its_argument():
-    with pytest.raises(ArgumentError, match=r"\[set_num_threads\] expected 1 to 256 threads, got 0"):
-        set_num_threads(0)
-    set_num_threads(3)
+    with pytest.raises(ValueError, match=r"\[set_num_threads\] expected a positive integer, 1 to 256 threads, got 0"):
+        calque.set_num_threads(0)
+    calque.set_num_threads(3)
     assert config.settings.threads == 3
 
 

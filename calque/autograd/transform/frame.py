@@ -327,12 +327,6 @@ def without_history(t: Tensor) -> Tensor:
     return result
 
 
-def current(kind: type) -> Any:
-    """The innermost frame, if it is of this kind."""
-    trace = local.state.trace
-    return trace if trace.__class__ is kind else None
-
-
 def frames() -> list[Frame]:
     """The frames of this thread, innermost first."""
     found, trace = [], local.state.trace

@@ -156,14 +156,6 @@ def _filled(text: str, plan: Plan, base: TargetInfo, words: int, inside: bool) -
     return text.replace("SIZED", sized).replace("iPTR", pointer).replace("@NAME_", f"@{plan.name}_")
 
 
-def memory_bytes(plan: Plan) -> int:
-    """Of an instance."""
-    words = max([sum(rounded(8 * len(p.launches.words)) for p in programs) for programs in plan.linked], default=0)
-    found = re.search(r"\d+", _filled("MEMORY_BYTES", plan, plan.targets[0], words, True))
-    assert found is not None, "a number"
-    return int(found[0])
-
-
 def _signed(number: int) -> int:
     return number - (1 << 64) if number >> 63 else number
 

@@ -19,14 +19,6 @@ def is_own(function: Any) -> bool:
     return function.__class__ is FunctionType and inside_package(function.__code__.co_filename)
 
 
-def foreign(value: Any) -> bool:
-    """Whether a value is a function or another callable of a program's, rather than something of the library's."""
-    if value.__class__ is FunctionType:
-        return not inside_package(value.__code__.co_filename)
-    kind = value if isinstance(value, type) else type(value)
-    return callable(value) and not kind.__module__.startswith("calque.")
-
-
 def current(name: str, own: Callable[..., Any], module: str = HERE) -> Callable[..., Any]:
     """What stands in `nn.functional` (or another module) under a name: `own`, the library's, if no program has replaced it."""
     found = sys.modules[module].__dict__.get(name, own)

@@ -553,11 +553,6 @@ def ways_of(kind: str, native: Contraction, dtype: str, target: VectorUnit) -> f
     return frozenset(way.name for way in taken if way is not None)
 
 
-def _pair(values: tuple[int, ...]) -> Pair:
-    first, second = values
-    return first, second
-
-
 def _quad(values: tuple[int, ...]) -> Quad:
     first, second, third, fourth = values
     return first, second, third, fourth

@@ -24,7 +24,6 @@ from calque.backend.cpu.compile.target import SCRATCH_BYTES
 from calque.backend.cpu.team.memory import ALIGNMENT
 from calque.backend.cpu.text import runtime_text
 from calque.base import config
-from calque.base.blas import set_threads
 from calque.base.errors import ArgumentError
 
 MAX_THREADS = config.MOST_THREADS
@@ -210,10 +209,3 @@ def control_alone() -> int:
 RUNTIME = Runtime()
 os.register_at_fork(after_in_child=RUNTIME.forget)
 atexit.register(RUNTIME.shut_down)
-
-
-def set_num_threads(threads: int) -> None:
-    """Number of threads that kernels run on; results do not depend on it."""
-    if not 1 <= threads <= MAX_THREADS:
-        raise ArgumentError(f"[set_num_threads] expected 1 to {MAX_THREADS} threads, got {threads}; cores here: {os.cpu_count()}")
-    set_threads(threads)
