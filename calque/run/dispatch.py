@@ -287,6 +287,8 @@ def hand_over(
         return
     if plan.cost < INLINE_HABIT_WORK:
         plan.watch(task, queue)
+    if queue is CPU_QUEUE and not ENGINE.tracking:  # of several queues one that is full would keep work from the others
+        task.cost = plan.cost
     task.hold(inputs, outputs)
     if session is None:
         queue.submit(task, inputs, outputs)

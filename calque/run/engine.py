@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from calque.backend.base import SERVING, WAITING, Waits
-from calque.base.config import settings
+from calque.base.config import available_cores, settings
 from calque.base.device import Device
 from calque.base.errors import CalqueError
 from calque.observe import events
@@ -32,6 +32,7 @@ SWITCH_SECONDS = 2e-4
 """How long a thread that computes in Python may keep the interpreter's lock when another wants it (see `_hand_over_sooner`)."""
 USUAL_SWITCH_SECONDS = 5e-3  # Python's own
 BOUND = 64  # tasks that may wait in one queue: pending work, and with it the memory it holds, is bounded
+AHEAD = 2_000_000_000 * available_cores()  # cost of tasks that may wait: some half a second, which Ctrl-C and the end of a program take
 
 
 def _nothing() -> None:
@@ -71,14 +72,14 @@ class PartialValues(Protocol):
 
 
 class Task:
-    """One unit of work. `error` is set if it failed; `done` tells whether it has run. `held`: lists of buffers that it keeps alive. `light`: it will
-    have run before a thread that waits for it would have woken another. `brief`: over in some ten milliseconds, so that a thread which waits may
-    run it, and Ctrl-C wait for that. `aside`: it may run beside another task of its queue. `partial`: tells which of its values are there before it
-    has run, or None."""
+    """One unit of work. `error` is set if it failed; `done` tells whether it has run. `cost`: how much it computes (see `estimate_cost`). `held`:
+    lists of buffers that it keeps alive. `light`: it will have run before a thread that waits for it would have woken another. `brief`: over in some
+    ten milliseconds, so that a thread which waits may run it, and Ctrl-C wait for that. `aside`: it may run beside another task of its queue.
+    `partial`: tells which of its values are there before it has run, or None."""
 
     __slots__ = (
-        "work", "done", "error", "queue", "priority", "number", "blockers", "followers", "held", "waited", "light", "brief", "aside", "partial",
-        "_sleepers",
+        "work", "done", "error", "queue", "priority", "number", "blockers", "cost", "followers", "held", "waited", "light", "brief", "aside",
+        "partial", "_sleepers",
     )  # fmt: skip
 
     def __init__(self, work: Callable[[], None], priority: float = 0) -> None:
@@ -87,8 +88,7 @@ class Task:
         self.error: BaseException | None = None
         self.queue: Queue | None = None
         self.priority = priority
-        self.number = 0
-        self.blockers = 0
+        self.number = self.blockers = self.cost = 0
         self.followers: list[Task] | None = None
         self.held: tuple[list[Any], ...] = ()
         self.waited: Callable[[], None] | None = None  # told that somebody waits, as long as the task has not run
@@ -234,7 +234,7 @@ class Queue:
         self._wake = threading.Condition(ENGINE.lock)
         self._room = threading.Condition(ENGINE.lock)
         self._sleepers: list[threading.Lock] = []  # one for each thread that waits until nothing is queued or running
-        self._busy = 0  # tasks that are queued or running
+        self._busy = self._cost = 0  # tasks that are queued or running, and their cost
         self._heavy = 0  # those of them that are not light
         self._full = False  # whether nothing more is taken until half of it has run
         self.last: Task | None = None  # that was queued
@@ -257,9 +257,9 @@ class Queue:
         return self._heavy == 0
 
     def submit(self, task: Task, reads: Iterable[Fillable] = (), writes: Iterable[Fillable] = (), awaits: Iterable[Fillable] = ()) -> None:
-        """Queue the task; where `bound` tasks are waiting, blocks until half of them have run, with all cores, as nobody records then. `reads` and
-        `writes` are buffers; those written get `task` as their writer. `awaits`: buffers for which the task itself waits when it runs: it keeps its
-        place in the queue, and goes on before their program ends."""
+        """Queue the task; where `bound` tasks are waiting, or more than one and together above `AHEAD`, blocks until half of that has run, with all
+        cores, as nobody records then. `reads` and `writes` are buffers; those written get `task` as their writer. `awaits`: buffers for which the
+        task itself waits when it runs: it keeps its place in the queue, and goes on before their program ends."""
         task.queue = self
         if settings.sync or threading.get_ident() == self.runner:
             self._run_now(task, (*reads, *awaits), writes)
@@ -280,6 +280,7 @@ class Queue:
             for buffer in writes:
                 buffer.task = task
             self._busy += 1
+            self._cost += task.cost
             self._heavy += not task.light
             self.last = task
             if not task.blockers:
@@ -287,9 +288,8 @@ class Queue:
                 self.rouse()
 
     def _fills(self) -> bool:
-        """Whether the queue is full, or was and is not half empty yet: for all senders, so that none who comes later keeps others out. The caller
-        holds the lock."""
-        self._full = self._full or self._busy >= self.bound
+        """Whether it is full, or was and is not half empty yet: for all senders, so that none who comes later keeps others out. Needs the lock."""
+        self._full = self._full or self._busy >= self.bound or (self._cost > AHEAD and self._busy > 1)
         return self._full
 
     def _run_now(self, task: Task, reads: Iterable[Fillable], writes: Iterable[Fillable]) -> None:
@@ -346,10 +346,11 @@ class Queue:
         if self.runner == threading.get_ident():
             self.runner = 0
         self._busy -= 1
+        self._cost -= task.cost
         self._heavy -= not task.light
         if self.last is task:
             self.last = None
-        if self._full and self._busy <= self.bound // 2:
+        if self._full and self._busy <= self.bound // 2 and (self._cost <= AHEAD // 2 or self._busy < 2):
             self._full = False
             self._room.notify_all()
         if not self._busy:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ from calque.backend import base
 from calque.backend.base import SERVING, WAITING, beside
 from calque.backend.cpu.program import executable
 from calque.base.config import settings
+from calque.run import engine
 from calque.run.engine import ENGINE, Queue, Task
 
 LONG = 300  # seconds after which something that should happen does not
@@ -92,6 +95,54 @@ def test_who_finds_a_queue_full_goes_on_when_half_of_it_has_run(queue: Queue) ->
     assert not WAITING
     turns.release(8)
     sender.join(LONG)
+
+
+def test_a_queue_is_full_too_where_what_waits_takes_long(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C and the end of a program wait for what is queued: of steps of seconds that would be minutes."""
+    monkeypatch.setattr(engine, "AHEAD", 10)
+    turns, sent = threading.Semaphore(0), []
+
+    def send() -> None:
+        for k, cost in enumerate((20, 20, 20, 4, 4, 4, 4)):
+            task = Task(lambda: turns.acquire(timeout=LONG))  # type: ignore[arg-type, return-value]
+            task.cost = cost
+            queue.submit(task)
+            sent.append(k)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    for ran, most in enumerate((2, 3, 4, 6)):  # one that is too long alone runs while another waits
+        assert until(lambda most=most: len(sent) == most and sender.ident in WAITING), (ran, sent)  # type: ignore[misc]
+        time.sleep(0.02)
+        assert len(sent) == most
+        turns.release()
+    turns.release(8)
+    sender.join(LONG)
+    assert until(lambda: len(sent) == 7 and queue.idle())
+    assert not WAITING
+
+
+def test_a_loop_of_long_steps_is_never_far_ahead() -> None:
+    """In a process of its own: here other tests have made further queues, of which one that is full would keep work from the others."""
+    program = """
+import calque
+from calque import nn
+from calque.run import engine
+
+engine.AHEAD = 1  # every step is long
+model = nn.Linear(256, 256)
+optimizer = calque.optim.Adam(model.parameters())
+deepest = 0
+for _ in range(40):
+    optimizer.zero_grad()
+    model(calque.randn(512, 256)).square().mean().backward()
+    optimizer.step()
+    deepest = max(deepest, engine.CPU_QUEUE.depth)
+print(deepest)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) <= 2
 
 
 def test_a_queue_that_ends_serves_nobody_any_more() -> None:
