@@ -13,6 +13,7 @@ from calque.base.text import human, shown, type_name
 from calque.functional.common import is_tensor
 from calque.memory.rehearsal import Known, Moment, Rehearsal
 from calque.memory.stage import Stage
+from calque.nn.parameter import is_lazy
 from calque.profiler.peak import Held, temporaries
 from calque.record import recorder
 from calque.record.recorder import local
@@ -134,6 +135,12 @@ def planned_for(step: Callable[..., Any], inputs: tuple[Any, ...], example: int,
 
 def _rehearsed(step: Callable[..., Any], inputs: tuple[Any, ...], steps: int, sizes: Callable[[Any], Any] | None = None) -> MemoryPlan:
     stage = Stage(step, inputs)
+    lazy = next((name for name, t in stage.reached.tensors.items() if is_lazy(t)), None)
+    if lazy is not None:
+        raise MemoryPlanError(
+            f"[plan] expected parameters and buffers that have shapes, but {lazy} gets its shape in the first call of its layer, which a plan would "
+            "have to undo; call the model once before, or load a state dict"
+        )
     before = host_memory().memory().in_use
     rehearsal = Rehearsal()
     recorder.record_from_here(local.state, "plan")  # waiting for what was pending may have ended that

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from calque.functional.common import dtype_of, is_tensor
 from calque.functional.creation import zeros
 from calque.functional.interop import attributes_of, copied_with
 from calque.functional.subclasses import METHOD, disabled, overrides
+from calque.record.recorder import local
 from calque.replay.capture import abort
 from calque.tensor import Tensor, register_type, upload, wrap
 
@@ -212,6 +214,29 @@ def _materialized(lazy: Tensor, shape: Any, device: Any, dtype: Any) -> Tensor:
 def is_lazy(t: Any) -> bool:
     """Whether a parameter or buffer has no shape yet."""
     return isinstance(t, (UninitializedParameter, UninitializedBuffer))
+
+
+def make_real(module: Any, initialise: Callable[[], None]) -> None:
+    """Let a lazy layer make its parameters, outside of all transforms: they are those of the model, whatever slice or tangent they were first needed
+    for. If that fails they are lazy again, as what has a shape is not initialised by another call."""
+    values = [t for t in (*module._parameters.values(), *module._buffers.values()) if is_lazy(t)]
+    before = dict(vars(module)), [(t, t.__class__, t._storage, t._layout) for t in values]
+    try:
+        _outside(initialise)
+    except BaseException:
+        vars(module).clear()
+        vars(module).update(before[0])
+        for t, kind, storage, layout in before[1]:
+            t.__class__, t._storage, t._layout = kind, storage, layout
+        raise
+
+
+def _outside(function: Callable[[], None]) -> None:
+    trace = local.state.trace
+    if trace.transforms and not trace.exports:
+        trace.below(_outside, function)
+    else:
+        function()
 
 
 def replace_value(t: Tensor, value: Tensor) -> None:

@@ -8,7 +8,7 @@ from calque.base.errors import ArgumentError, ShapeError
 from calque.nn.modules.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d
 from calque.nn.modules.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from calque.nn.modules.volumes import ConvTranspose3d
-from calque.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
+from calque.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy, make_real
 from calque.tensor import Tensor
 
 __all__ = [
@@ -55,7 +55,7 @@ class LazyModuleMixin:
         return any(is_lazy(value) for value in (*own._parameters.values(), *own._buffers.values()))
 
     def _infer_parameters(self, module: Any, args: Any, kwargs: Any = None) -> None:
-        self.initialize_parameters(*args, **(kwargs or {}))
+        make_real(self, lambda: self.initialize_parameters(*args, **(kwargs or {})))
         if self.has_uninitialized_params():
             raise ArgumentError(f"[{type(self).__name__}] module {type(self).__name__} has not been fully initialized by initialize_parameters()")
         self._initialize_hook.remove()

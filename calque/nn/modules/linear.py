@@ -13,7 +13,7 @@ from calque.nn import functional as F
 from calque.nn import init
 from calque.nn.module import Module
 from calque.nn.modules.make import extents, fresh
-from calque.nn.parameter import UninitializedParameter, is_lazy
+from calque.nn.parameter import UninitializedParameter, is_lazy, make_real
 from calque.tensor import Tensor
 
 __all__ = ["Bilinear", "Dense", "Flatten", "Identity", "LazyLinear", "Linear", "Unflatten"]
@@ -113,7 +113,8 @@ class LazyLinear(Linear):
             super().reset_parameters()
 
     def forward(self, input: Tensor) -> Tensor:
-        self.initialize_parameters(input)
+        if is_lazy(self.weight):
+            make_real(self, lambda: self.initialize_parameters(input))
         if type(self) is LazyLinear:
             self.__class__ = Linear  # type: ignore[assignment]
         return Linear.forward(self, input)
