@@ -1,6 +1,8 @@
 """Some 145 small operations, one by one, as programs that never repeat are made of them, beside PyTorch: both take turns, the best of each.
 
-Run: python bench/operations.py [--size 16] [--only topk,cumsum]
+Run: python bench/operations.py [--size 16] [--only topk,cumsum] [--gradients]
+
+`--gradients`: instead some sixty with the backward pass of their sum and its value read, as a step of a small program is.
 
 Prints what is slowest beside PyTorch first, and the geometric mean of all.
 """
@@ -35,8 +37,19 @@ x // 2.0; i // 3; i + 1; x.abs(); x.sign(); T.minimum(x, y); T.lerp(x, y, 0.3); 
 x[-1, -1]; row[3].item(); x.add_(0.0); x[2].copy_(row); F.cosine_similarity(x, y); x.mean().item()
 """
 
+GRADIENTS = """
+x.softmax(-1); F.log_softmax(x, -1); F.cross_entropy(x, lab); F.nll_loss(x, lab); F.mse_loss(x, y); F.smooth_l1_loss(x, y);
+F.binary_cross_entropy_with_logits(x, u); F.l1_loss(x, y); F.huber_loss(x, y); F.kl_div(F.log_softmax(x, -1), u, reduction="sum");
+x.std(); x.var(1); x.norm(); x.mean(0); x.max(1)[0]; x.logsumexp(1); x.prod(1); x.cumsum(1); x.sort(1)[0]; ln(x); lin(x); gru(x, y);
+lstm(x, (y, y))[0]; F.gelu(x); F.silu(x); F.elu(x); F.softplus(x); F.hardtanh(x); F.leaky_relu(x); F.normalize(x, dim=1);
+F.cosine_similarity(x, y); T.einsum("ij,jk->ik", x, w); T.cat([x, w]); T.stack([x, w]); x.gather(1, lab[:, None]); x[lab]; F.embedding(lab, w);
+F.pad(x, (1, 1)); T.where(b, x, w); x.clamp(-1, 1); x.tril(); F.max_pool2d(im, 2); F.avg_pool2d(im, 2); bn(im); T.cdist(x, w);
+F.interpolate(im, scale_factor=2); F.scaled_dot_product_attention(x[None], w[None], x[None]); x @ w; x * w; x.exp(); x.pow(3); T.addmm(y, x, w);
+F.dropout(x, 0.5); x.reshape(-1).view(n // 2, -1).t(); x.t().contiguous(); T.linalg.inv(x + n * T.eye(n))
+"""
 
-def calls(T: Any, n: int) -> dict[str, Callable[[], Any]]:
+
+def calls(T: Any, n: int, gradients: bool) -> dict[str, Callable[[], Any]]:
     """Expression -> what computes it. `n`: rows and columns."""
     F, nn = T.nn.functional, T.nn
     T.manual_seed(0)
@@ -45,9 +58,25 @@ def calls(T: Any, n: int) -> dict[str, Callable[[], Any]]:
     names = {
         "T": T, "F": F, "n": n, "x": x, "y": y, "u": u, "row": row, "i": i, "lab": lab, "idx": idx, "b": x > 0, "im": T.randn(2, 3, 16, 16),
         "emb": T.randn(100, 32), "lin": nn.Linear(n, n), "ln": nn.LayerNorm(n), "cv": nn.Conv2d(3, 8, 3), "bn": nn.BatchNorm2d(3),
+        "w": T.randn(n, n), "gru": nn.GRUCell(n, n), "lstm": nn.LSTMCell(n, n),
     }  # fmt: skip
-    texts = [text.strip() for text in OPERATIONS.replace("\n", " ").split(";")]
-    return {text: eval(f"lambda: {text}", names) for text in texts}  # noqa: S307 - the texts above
+    if gradients:
+        for name in ("x", "w", "im"):
+            names[name].requires_grad_()
+    texts = [text.strip() for text in (GRADIENTS if gradients else OPERATIONS).replace("\n", " ").split(";")]
+    found = {text: eval(f"lambda: {text}", names) for text in texts}  # noqa: S307 - the texts above
+    return {text: step(call) for text, call in found.items()} if gradients else found
+
+
+def step(call: Callable[[], Any]) -> Callable[[], Any]:
+    """What a small program does with a value: its gradients, which are added to those that are there, and the number."""
+
+    def run() -> None:
+        loss = call().sum()
+        loss.backward()
+        loss.item()
+
+    return run
 
 
 def seconds(call: Callable[[], Any], done: Callable[[], Any]) -> float:
@@ -67,10 +96,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=16)
     parser.add_argument("--only", default="", help="parts of expressions, separated by commas")
+    parser.add_argument("--gradients", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     calque.set_num_threads(1)
-    ours, theirs = calls(calque, options.size), calls(torch, options.size)
+    ours, theirs = (calls(library, options.size, options.gradients) for library in (calque, torch))
     found: list[tuple[float, str, float, float]] = []
     for text, call in ours.items():
         if options.only and not any(part in text for part in options.only.split(",")):
