@@ -199,14 +199,14 @@ class _Watched(Eager):
             return False
         return self._of_steps(ends, make)
 
-    def _end(self, t: Any) -> tuple[int, int, Any] | None:
+    def _end(self, t: object) -> tuple[int, int, Any] | None:
         """Where a result comes from: from a step, or it is an operand, or None."""
         if t is None:
             return -1, 0, None
         own = next((k for k, x in enumerate(self.operands) if x is t), -1)
         if own >= 0:
             return own, 0, None
-        place = self._source(t) if t.__class__ is Tensor and _as_made(t) else None
+        place = self._source(t) if isinstance(t, Tensor) and t.__class__ is Tensor and _as_made(t) else None
         return None if place is None or place[0] < len(self.operands) else place
 
     def _of_steps(self, ends: list[Any], make: Any) -> Any:
@@ -287,6 +287,14 @@ def superinstruction(function: Function) -> Function:
         return _seldom(function, args, keywords) if found is False else found
 
     return call  # type: ignore[return-value]
+
+
+_CODE = superinstruction(print).__code__ if instructed is not None else None  # type: ignore[attr-defined]
+
+
+def is_superinstruction(function: Any) -> bool:
+    """Whether `superinstruction` has made a function, of which only `__wrapped__` has defaults."""
+    return _CODE is not None and getattr(function, "__code__", None) is _CODE
 
 
 def _seldom(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:

@@ -13,6 +13,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
+from calque.autograd.superinstruction import is_superinstruction
 from calque.base.asked import ASKED, LOCAL, called, plainly
 from calque.base.errors import DTypeError, NotDense, no_tensor
 from calque.base.text import shown
@@ -118,7 +119,8 @@ def _within_another(final: bool) -> bool:
 def _written(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """The arguments of a call without the defaults that stand among them: a class is told what the program said, its own defaults may be others.
     What comes after a default that is left out goes by its name."""
-    function = inspect.unwrap(function)  # wrappers take whatever comes
+    if is_superinstruction(function):
+        function = function.__wrapped__
     code, defaults = getattr(function, "__code__", None), getattr(function, "__defaults__", None)
     if code is None or not defaults or not code.co_argcount - len(defaults) < len(args) <= code.co_argcount:
         return args, keywords

@@ -21,18 +21,17 @@ pytestmark = [
     pytest.mark.usefixtures("as_users"), pytest.mark.filterwarnings("ignore"),
 ]  # fmt: skip
 
-CODE = superinstruction.superinstruction(print).__code__ if hot is not None else None
 STEPS: dict[Any, str] = {
     f: ".".join(filter(None, (place.removeprefix("calque"), name)))
     for place, names in SPACES.items()
     for name, f in names.items()
-    if getattr(f, "__code__", None) is CODE
+    if superinstruction.is_superinstruction(f)
 }
 
 
 def inner(function: Any) -> Any:
     """The function of `STEPS` that a public name leads to, if it does."""
-    while function is not None and getattr(function, "__code__", None) is not CODE:
+    while function is not None and not superinstruction.is_superinstruction(function):
         function = getattr(function, "__wrapped__", None)
     return function
 

@@ -98,8 +98,8 @@ def other() -> Iterator[Callable[..., Any]]:
 
 
 def test_an_update_behind_a_replay_that_finds_a_value_just_computed(monkeypatch: Any, other: Any) -> None:
-    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
-    weight, x = model[0].weight, calque.ones(2, 4)
+    weights = [nn.Parameter(calque.ones(5, 4)) for _ in range(3)]
+    weight, optimizer = weights[0], calque.optim.SGD(weights, lr=1.0, weight_decay=0.5)
     replay, ask, met = macro.Macro.replay, macro.foreign_buffer, []
 
     def overwritten(*args: Any) -> Any:
@@ -111,16 +111,17 @@ def test_an_update_behind_a_replay_that_finds_a_value_just_computed(monkeypatch:
         met.append(other(recorder.flush, "test"))
         return ask(*args)
 
-    with calque.no_grad():
-        for k in range(5):
-            if k == 4:
-                monkeypatch.setattr(macro.Macro, "replay", overwritten)
-                monkeypatch.setattr(macro, "foreign_buffer", computed)
-            y = model(x)
-            weight.add_(1.0)
-            calque.synchronize()
-            y.tolist()
-    assert met and weight.tolist() == [[4.0] * 4] * 5
+    for k in range(6):
+        for w in weights:
+            w.grad = calque.ones(5, 4)
+        calque.synchronize()
+        if k == 5:
+            monkeypatch.setattr(macro.Macro, "replay", overwritten)
+            monkeypatch.setattr(macro, "foreign_buffer", computed)
+        optimizer.step()
+        calque.synchronize()
+        weight.tolist()
+    assert met and weight.tolist() == [[0.5] * 4] * 5  # 3 - (1 + 3 / 2)
 
 
 def test_memory_shared_with_numpy_that_another_thread_overwrites_before_a_replay_copies_it(monkeypatch: Any) -> None:
