@@ -17,6 +17,7 @@ from calque.nn.utils.rnn import pack_padded_sequence
 from tests.exported.models import apart, tensors
 from tests.exported.native import Library
 
+CORNERS = [0.0, -0.0, 1.0, -2.0, inf, -inf, nan]
 KEYS = [3.0, nan, 1.0, -inf, 1.0, inf, -0.0, 0.0, nan, 2.0, 1.0]
 
 
@@ -24,6 +25,12 @@ def keys(rows: int = 2) -> Any:
     x = calque.tensor(KEYS).repeat(rows, 1)
     x[1] = x[1].flip(0)
     return x
+
+
+def numbers_at(side: int) -> Any:
+    """All pairs of corner cases."""
+    x = calque.tensor(CORNERS)
+    return x.repeat(7) if side else x.repeat_interleave(7)
 
 
 def numbers(*shape: int) -> Any:
@@ -54,6 +61,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "batched products of integers": (lambda x, y: x @ y, (whole(2, 1, 3, 4), whole(5, 4, 2))),
     "running sums": (lambda x: (x.cumsum(1), x.to(calque.int32).cumsum(0)), (whole(3, 7),)),
     "running sums of halves": (lambda x: x.half().cumsum(1), (numbers(3, 7),)),
+    "shifts": (lambda x: (x << 2, x >> 1, (x.to(calque.int32) << 30) >> 29, x.to(calque.uint8) >> 3, x << 63 >> 63, x >> 40), (whole(3, 7),)),
+    "angles": (lambda x, y: (calque.atan2(x, y), calque.atan2(y, x)), (numbers_at(0), numbers_at(1))),
     "packed": (lambda x: LSTM(pack_padded_sequence(x, [5, 3, 1], batch_first=True))[1], (numbers(3, 5, 4),)),
     "packed, other layers": (lambda x: [layer(pack_padded_sequence(x, [5, 3, 1], batch_first=True))[1] for layer in (GRU, RNN)], (numbers(3, 5, 4),)),
 }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.base.dtypes import DType, bfloat16, bool_, float32, float64, int8, int16, int32, uint8
+from calque.base.dtypes import DType, bfloat16, bool_, float32, float64, int8, int16, int32, int64, uint8
 from calque.exported.onnx.builder import Builder
 from calque.exported.onnx.views import updated, view
 from calque.ir.program import Node
@@ -331,6 +331,46 @@ def _cumsum(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
     return found if narrow is wide else b.add("Cast", found, to=b.kind(narrow))  # type: ignore[no-any-return]
 
 
+def _atan2(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    """The angle of (x[1], x[0]), from the quotient of the smaller by the larger, which is exact for zeros and infinities with their signs."""
+    dtype = node.dtype.compute
+    y, x0 = (b.add("Cast", name, to=b.kind(dtype)) if dtype is not node.dtype else name for name in x)
+    zero, one, pi = b.scalar(0, dtype), b.scalar(1, dtype), b.scalar(np.pi, dtype)
+    height, width = b.add("Abs", y), b.add("Abs", x0)
+    steep = b.add("Greater", height, width)
+    low, high = b.add("Where", steep, width, height), b.add("Where", steep, height, width)
+    ratio = b.add("Where", b.add("Equal", low, high), b.add("Where", b.add("Equal", low, zero), zero, one), b.add("Div", low, high))
+    ratio = b.add("Where", b.add("Or", b.add("IsNaN", y), b.add("IsNaN", x0)), b.add("Add", y, x0), ratio)
+    angle = b.add("Atan", ratio)
+    angle = b.add("Where", steep, b.add("Sub", b.scalar(np.pi / 2, dtype), angle), angle)
+    angle = b.add("Where", _negative(b, x0, dtype), b.add("Sub", pi, angle), angle)
+    found = b.add("Where", _negative(b, y, dtype), b.add("Neg", angle), angle)
+    return found if dtype is node.dtype else b.add("Cast", found, to=b.kind(node.dtype))  # type: ignore[no-any-return]
+
+
+def _negative(b: Builder, x: str, dtype: DType) -> str:
+    """Whether a number has a sign, which zeros may have as well: 1 / -0 is -inf."""
+    zero = b.scalar(0, dtype)
+    return b.add("Or", b.add("Less", x, zero), b.add("Less", b.add("Reciprocal", x), zero))  # type: ignore[no-any-return]
+
+
+def _shifted(left: bool) -> Maker:
+    """By a power of two from a table: BitShift itself is for integers without a sign."""
+
+    def make(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+        value, count = (b.add("Cast", name, to=b.kind(int64)) for name in x)
+        power = b.add("Gather", b.constant(np.left_shift(1, np.arange(64))), count, axis=0)
+        if left:
+            return b.add("Cast", b.add("Mul", value, power), to=b.kind(node.dtype))  # type: ignore[no-any-return]
+        far = b.add("Less", power, b.scalar(0, int64))  # 2 ** 63 is none of these numbers: the sign is left
+        whole = b.add("Where", far, b.scalar(1, int64), power)
+        down = b.add("Div", b.add("Sub", value, b.add("Mod", value, whole)), whole)
+        sign = b.add("Where", b.add("Less", value, b.scalar(0, int64)), b.scalar(-1, int64), b.scalar(0, int64))
+        return b.add("Cast", b.add("Where", far, sign, down), to=b.kind(node.dtype))  # type: ignore[no-any-return]
+
+    return make
+
+
 def _outside(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
     raise b.refused("checks values, and its result is used")
 
@@ -370,7 +410,7 @@ TABLE: dict[str, Maker] = {
     "scatter_add": _write("scatter_add", "add"), "conv2d": _conv, "biased_conv2d": _conv,
     "conv2d_input_grad": _conv_transpose, "biased_conv2d_input_grad": _conv_transpose,
     "attention": _attention, "attention_masked": _attention, "lstm": _lstm, "gru": _gru, "rnn_tanh": _rnn, "rnn_relu": _rnn,
-    "argsort": _sorted, "ranked": _sorted, "cumsum": _cumsum,
+    "atan2": _atan2, "shift_left": _shifted(True), "shift_right": _shifted(False), "argsort": _sorted, "ranked": _sorted, "cumsum": _cumsum,
     "outside": _outside, "int8_matmul": _plain("MatMulInteger"), "int4_matmul": _int4_matmul, "addmm": _addmm,
 }  # fmt: skip
 
