@@ -31,21 +31,44 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import calque
 from calque.base.config import settings
 from calque.base.errors import CalqueError, NonFiniteError
+from calque.base.text import nearest
 from calque.cli.doctor import clear_cache, doctor
+
+
+class _Parser(argparse.ArgumentParser):
+    """One that says which command is like the one that is not there."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"argument command: invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        near = nearest(wrong[1], re.findall(r"[\w-]+", wrong[2]), 0.6) if wrong else None
+        super().error(message + (f"; did you mean {near!r}?" if near else ""))
+
+
+def _wrong(command: str, message: str) -> NoReturn:
+    """End with the usage of a command, and what is wrong with its words."""
+    for action in parser()._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            action.choices[command].error(message)
+    raise AssertionError(command)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(prog="calque", description="Calque: PyTorch's interface, traced while it runs, executed as compiled programs.")
+    top = _Parser(prog="calque", description="Calque: PyTorch's interface, traced while it runs, executed as compiled programs.")
     top.add_argument("--version", action="version", version=f"calque {calque.__version__}")
     commands = top.add_subparsers(dest="command")
     _add_jobs(commands)
-    commands.add_parser("run", help="run a PyTorch program: `import torch` is Calque (--report lists the names that it misses)")
+    run = commands.add_parser(
+        "run", help="run a PyTorch program: `import torch` is Calque (--report lists the names that it misses)",
+        usage="calque run [-h] [--report] (script.py | -m module | -c command | -) [arguments ...]",
+    )  # fmt: skip
+    run.add_argument("--report", action="store_true", help="at the end, list the names of torch that the program asked for and that are not there")
+    run.add_argument("program", nargs=argparse.REMAINDER, help="script.py, a folder with __main__.py, -m module, -c code or -, with its arguments")
     launch = commands.add_parser("launch", help="run a program in several processes of one job, which calque.distributed joins")
     launch.add_argument("-n", "--nprocs", type=int, required=True, metavar="N", help="number of processes, all on this machine")
     launch.add_argument("--no-prefix", action="store_true", help="do not put the rank in front of what the processes print")
@@ -177,7 +200,7 @@ def _command(options: argparse.Namespace) -> int:
         code = importlib.import_module("calque.cli.info").info(options.path)
     else:
         if getattr(options, "threads", 1) < 1:
-            parser().error(f"argument --threads: expected at least 1, got {options.threads}")
+            _wrong(command, f"argument --threads: expected at least 1, got {options.threads}")
         importlib.import_module("calque.base.blas").set_threads(getattr(options, "threads", settings.threads))
         jobs = importlib.import_module("calque.cli.jobs")
         if command == "doctor":
@@ -198,7 +221,7 @@ def _build(options: argparse.Namespace) -> int:
     for text in options.size:
         name, _, numbers = text.partition("=")
         if not name or not all(n.isdecimal() and len(n) < 16 for n in numbers.split(",")):
-            parser().error(f"argument --size: expected DIM=N or DIM=N,N, got {text}")
+            _wrong("build", f"argument --size: expected DIM=N or DIM=N,N, got {text}")
         sizes[name] = [int(n) for n in numbers.split(",")]
     name = re.sub(r"\W", "_", options.file.stem, flags=re.ASCII) if options.name is None else options.name
     linker = True if options.linker is None else False if options.linker == "none" else options.linker
@@ -239,7 +262,7 @@ def _launch(options: argparse.Namespace) -> int:
     if options.program[:1] == ["--"]:
         del options.program[0]
     if not options.program:
-        parser().error("launch: expected a script, -m module or -c code after the options")
+        _wrong("launch", "expected a script, -m module or -c code after the options")
     code: int = job.launch(job.command_of(options.program), options.nprocs, not options.no_prefix, options.restarts, options.min)
     return code
 
@@ -247,7 +270,7 @@ def _launch(options: argparse.Namespace) -> int:
 def _train_digits(options: argparse.Namespace) -> int:
     job = importlib.import_module("calque.train.digits")  # loads the whole framework: not needed for --help or doctor
     if options.threads < 1:
-        parser().error(f"argument --threads: expected at least 1, got {options.threads}")
+        _digits_parser().error(f"argument --threads: expected at least 1, got {options.threads}")
     importlib.import_module("calque.base.blas").set_threads(options.threads)
     config = job.Config(**{f.name: getattr(options, f.name) for f in fields(job.Config)})
     code: int = job.main(config, options.out, options.resume, options.quiet)

@@ -6,6 +6,7 @@ import argparse
 import csv
 import json
 import os
+import re
 import shlex
 import sys
 import time
@@ -87,7 +88,7 @@ def _of_table(path: Path, target: str) -> tuple[dict[str, dict[str, Any]], str]:
         missing = 0.0
         print("note: some cells are empty; they are taken as 0 (data.missing)", file=sys.stderr)
     kinds = f"classes {', '.join(classes[:8])}" if classes else f"numbers from {targets.min():g} to {targets.max():g}"
-    title = f"{len(values)} rows, {len(features)} columns of numbers to predict {target} from ({kinds})"
+    title = f"{len(values)} rows, {len(features)} column{'s' * (len(features) > 1)} of numbers to predict {target} from ({kinds})"
     data = {"target": target, "features": features, "missing": missing}
     return {"data": data, "model": {"name": "mlp"}, "training": {"epochs": 60}}, title
 
@@ -97,7 +98,7 @@ def _numeric(path: Path, target: str) -> list[str]:
     names = read_header(path)
     if target not in names:
         raise ArgumentError(f"[init] expected --target to be one of {', '.join(names[:12])}, got {target!r}")
-    found, texts, why = [], [], ""
+    found, texts, why = [], [], {}
     for name in names:
         if name != target:
             try:
@@ -105,12 +106,19 @@ def _numeric(path: Path, target: str) -> list[str]:
                 found.append(name)
             except DataError as error:
                 texts.append(name)
-                why = why or str(error)
+                why[name] = str(error)
     if not found:
-        raise DataError(f"[init] expected columns of numbers beside {target} in {str(path)!r}, got none: {why or 'there is no other column'}")
+        reason = next(iter(why.values()), "there is no other column")
+        raise DataError(f"[init] expected columns of numbers beside {target} in {str(path)!r}, got none: {reason}")
     if texts:
-        print(f"note: left out are columns of texts: {', '.join(texts[:8])}", file=sys.stderr)
+        print(f"note: left out are columns of texts: {', '.join(name + _first_text(why[name]) for name in texts[:8])}", file=sys.stderr)
     return found
+
+
+def _first_text(error: str) -> str:
+    """Where a column that begins with numbers has its first text: a slip, perhaps, that one may want to repair."""
+    found = re.search(r"in row (\d+) .* got (.*)$", error)
+    return f" ({found[2]} in row {found[1]}, counted from 0)" if found and int(found[1]) else ""
 
 
 def train(options: argparse.Namespace) -> int:

@@ -114,6 +114,8 @@ def run(words: Sequence[str]) -> int:
         raise ArgumentError(f"[run] expected {USAGE}, got {' '.join(['calque run', *words])}; name a program")
     if rest[0] not in ("-m", "-c", "-") and not os.path.exists(rest[0]):
         raise ArgumentError(f"[run] expected a file, got {rest[0]!r}, which does not exist; look at the path")
+    if os.path.isdir(rest[0]) and not os.path.exists(os.path.join(rest[0], "__main__.py")):
+        raise ArgumentError(f"[run] expected a program, got the folder {rest[0]!r} without a __main__.py; name a file in it")
     install_as_torch()
     if reporting:
         _watch_tensors()

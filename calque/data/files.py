@@ -58,7 +58,8 @@ class TableDataset(Dataset[Any]):
             if name not in table:
                 near = nearest(name, table, 0.6)
                 hint = f"; did you mean {near!r}?" if near else ""
-                raise ArgumentError(f"[TableDataset] expected a column of {self.path}, got {shown(name)}{hint}")
+                there = ", ".join(map(str, list(table)[:12])) + (", .." if len(table) > 12 else "")
+                raise ArgumentError(f"[TableDataset] expected a column of {self.path}, which has {there}, got {shown(name)}{hint}")
         if not names:
             raise ArgumentError(f"[TableDataset] expected at least one column of features in {self.path}, got none beside {shown(target)}")
         self.features = names
@@ -141,7 +142,7 @@ def _numbers(path: str, name: str, cells: Sequence[Any], missing: float | None) 
                     raise ValueError
                 values[row] = missing
         except (TypeError, ValueError):
-            what = "an empty cell; missing= says what stands for it" if empty else shown(cell)
+            what = "an empty cell; missing= says what stands for it (in a recipe: data.missing)" if empty else shown(cell)
             raise DataError(f"[TableDataset] expected a number in row {row} (counted from 0) of column {name!r} of {path}, got {what}") from None
     return values
 

@@ -211,7 +211,7 @@ def _refuse_other_formats(source: Source, path: str) -> None:
     what = next((what for magic, what in _MAGIC if start.startswith(magic)), "") or _text_format(start)
     # An ONNX model: the version of its format, then the name of what wrote it, or the graph.
     if start[:1] == b"\x08" and start[1:2] < b"\x20" and start[2:3] in (b"\x12", b"\x1a", b"\x3a", b"\x42"):
-        what = "an ONNX model; read its weights with onnx.numpy_helper and pass the arrays to calque.tensor"
+        what = "an ONNX model; calque.load_onnx reads it as a program (calque build makes a library of it)"
     if source.size > 262 and source.take(257, 5) == b"ustar":
         what = "a tar archive; unpack it first"
     if what:

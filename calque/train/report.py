@@ -35,15 +35,17 @@ def draw_report(path: Path, history: list[dict[str, float]], labels: Any, predic
 
 def _curves(axis: Any, history: list[dict[str, float]]) -> None:
     epochs = np.arange(1, len(history) + 1)
-    axis.plot(epochs, [h["loss"] for h in history], label="training loss (augmented, smoothed labels)", color="#1f77b4")
-    axis.plot(epochs, [h["val_loss"] for h in history], label="validation loss", color="#d62728")
+    marker = "." if len(epochs) < 10 else ""  # a line through one point would not be seen
+    axis.plot(epochs, [h["loss"] for h in history], marker=marker, label="training loss (augmented, smoothed labels)", color="#1f77b4")
+    axis.plot(epochs, [h["val_loss"] for h in history], marker=marker, label="validation loss", color="#d62728")
+    axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # there is no epoch 1.5
     axis.set_yscale("log")
     axis.set_xlabel("epoch")
     axis.set_ylabel("cross entropy (log scale)")
-    second = axis.twinx()
-    second.plot(epochs, [100 * h["val_accuracy"] for h in history], label="validation accuracy", color="#2ca02c", linestyle=":")
+    second, accuracies = axis.twinx(), [100 * h["val_accuracy"] for h in history]
+    second.plot(epochs, accuracies, marker=marker, label="validation accuracy", color="#2ca02c", linestyle=":")
     second.set_ylabel("accuracy (%)")
-    second.set_ylim(80, 100.5)
+    second.set_ylim(min(80, *accuracies) - 0.5, 100.5)
     lines = [*axis.get_lines(), *second.get_lines()]
     axis.legend(lines, [line.get_label() for line in lines], loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False)
     axis.grid(alpha=0.3)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+from pathlib import Path
 
 import pytest
 
 import calque
 from calque.cli import main
 from calque.cli.doctor import DISTRIBUTION
+from calque.compat.run import USAGE
 
 
 def test_without_a_command_it_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,7 +28,32 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_word_that_is_no_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["trian"])
-    assert stopped.value.code == 2 and "trian" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert stopped.value.code == 2 and "'trian'" in err and err.endswith("did you mean 'train'?\n")
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (["train", "calque.toml", "--threads", "0"], "calque train: error: argument --threads: expected at least 1, got 0"),
+    (["train", "digits", "--threads", "0"], "calque train digits: error: argument --threads: expected at least 1, got 0"),
+    (["launch", "-n", "2"], "calque launch: error: expected a script, -m module or -c code after the options"),
+])  # fmt: skip
+def test_what_is_wrong_with_the_words_of_a_command_comes_with_its_usage(capsys: pytest.CaptureFixture[str], words: list[str], says: str) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    err = capsys.readouterr().err
+    assert stopped.value.code == 2 and err.startswith(f"usage: calque {words[0]}") and says in err
+
+
+def test_the_help_of_run_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", "--help"])
+    out = capsys.readouterr().out
+    assert stopped.value.code == 0 and f"usage: {USAGE.replace('run ', 'run [-h] ')}\n" in out and "__main__.py" in out
+
+
+def test_a_folder_without_a_program_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"calque: [run] expected a program, got the folder '{tmp_path}' without a __main__.py; name a file in it\n"
 
 
 def test_the_doctor_lists_the_packages_of_the_extras_and_no_others(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -287,3 +287,10 @@ def test_why_a_table_has_no_columns_of_numbers(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "table.csv").write_bytes(content)
     assert main(["init", str(tmp_path / "table.csv"), "--target", "k", "--recipe", str(tmp_path / "r.toml")]) == 2
     assert said in capsys.readouterr().err and not (tmp_path / "r.toml").exists()
+
+
+def test_a_column_of_numbers_with_a_text_in_it_is_named_with_its_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "table.csv").write_text("a,b,c,k\n1,2,x,u\n2,o.5,y,v\n3,4,z,u\n")
+    assert main(["init", str(tmp_path / "table.csv"), "--target", "k", "--recipe", str(tmp_path / "r.toml")]) == 0
+    out, err = capsys.readouterr()
+    assert err == "note: left out are columns of texts: b ('o.5' in row 1, counted from 0), c\n" and "3 rows, 1 column of numbers" in out

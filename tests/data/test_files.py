@@ -35,7 +35,7 @@ def test_tables(tmp_path: Path) -> None:
     ("content", "options", "error", "words"),
     [
         (CSV, {}, DataError, "expected a number in row 0 .* of column 'kind' of .*, got 'dog'"),
-        (CSV, {"features": ["a", "skore"]}, ValueError, "got 'skore'; did you mean 'score'?"),
+        (CSV, {"features": ["a", "skore"]}, ValueError, "which has .*score.*, got 'skore'; did you mean 'score'?"),
         (CSV, {"features": [], "target": "a"}, ValueError, "at least one column of features"),
         ("a,b\n1,2\n3\n", {}, DataError, "expected 2 cells in line 3 of .*, got 1"),
         ("a,a\n1,2\n", {}, DataError, "each name of a column once"),

@@ -354,9 +354,9 @@ def test_what_cannot_be_built_is_refused(tmp_path: Path) -> None:
     for given, text in (
         ({}, "free size n"), ({"sizes": {"n": 10}}, "got 10"), ({"sizes": {"n": []}}, "number or numbers"),
         ({"sizes": {"n": True}}, "number or numbers"),
-        ({"sizes": {"n": 1, "m": 2}}, "'m'"), ({"sizes": [1]}, "sizes="),
+        ({"sizes": {"n": 1, "m": 2}}, "got 'm', which no entry has; the free sizes are n"), ({"sizes": [1]}, "sizes="),
         ({"target": "web", "linker": False, "sizes": {"n": 1}}, "linker=False"), ({"target": "z80"}, "expected target"),
-        ({"name": "a b"}, "identifier"),
+        ({"name": "a b"}, "as an identifier of C, such as a_b, got 'a b'"),
         ({"name": ""}, "identifier"), ({"weights": "nowhere"}, "'inside' or 'file'"), ({"cpu": "z80", "sizes": {"n": 1}}, "expected cpu"),
         ({"target": "aarch64-linux-gnu", "cpu": "native", "sizes": {"n": 1}}, "expected cpu" if host_target() != "aarch64-linux-gnu" else None),
         ({"sizes": {"n": list(range(1, 10)) * 8}}, "at most 64"),

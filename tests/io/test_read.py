@@ -134,7 +134,7 @@ def test_other_formats_are_named(tmp_path: Path) -> None:
         (b"\xff\xd8\xff\xe0\0\x10JFIF" + bytes(100), "a JPEG image"),
         (b"GIF89a" + bytes(50), "a GIF image"),
         (b'{"error": "the model is gone"}', "a JSON text"),
-        (b"\x08\x07\x12\x07pytorch\x1a\x052.0.0:\x8e\x01" + b"\n" * 200, "an ONNX model; read its weights with onnx.numpy_helper"),
+        (b"\x08\x07\x12\x07pytorch\x1a\x052.0.0:\x8e\x01" + b"\n" * 200, "an ONNX model; calque.load_onnx reads it"),
         (b"\x08\x08:\x92\x01\n" + b"x" * 200, "an ONNX model"),
         (b"%PDF-1.4 " + bytes(100), "a PDF document"),
         (b"x,y\n" + b"1,2\n" * 50, "a text file that begins with 'x,y"),

@@ -17,6 +17,7 @@ import pytest
 
 import calque
 from calque.cli import main
+from calque.train import report
 
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
@@ -187,3 +188,15 @@ def test_the_augmentation_is_a_function_of_seed_epoch_and_index() -> None:
     assert not np.array_equal(first[0], first[1]) and not np.array_equal(first[0], passes(4, 0, forward)[0])
     for workers, order in ((0, backward), (2, backward)):
         np.testing.assert_array_equal(passes(3, workers, order), first)
+
+
+@pytest.mark.parametrize(("count", "ticks"), [(1, {1.0}), (3, {1.0, 2.0, 3.0}), (30, None)])
+def test_the_curves_of_a_report_stand_at_whole_epochs_and_are_seen(count: int, ticks: set[float] | None) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    figure, axis = pyplot.subplots()
+    report._curves(axis, [{"loss": 2.0 - k / 40, "val_loss": 1.0, "val_accuracy": 0.3} for k in range(count)])
+    shown = {tick for tick in axis.get_xticks() if 1 <= tick <= count}
+    assert all(tick == int(tick) for tick in shown) and (ticks is None or shown == ticks)
+    second = next(other for other in figure.axes if other is not axis)
+    assert second.get_ylim()[0] < 30 and (count > 3 or all(line.get_marker() == "." for line in axis.get_lines()))
+    pyplot.close(figure)

@@ -57,14 +57,17 @@ def compile_exported(
 ) -> list[Path]:  # fmt: skip
     """See `Exported.compile`."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
-        raise ArgumentError(f"[compile] expected name as an identifier of C, got {shown(name)}")
+        like = re.sub(r"^[^A-Za-z]+|[^A-Za-z0-9_]", lambda found: "_" * (found.start() > 0), str(name)[:40]) or "model"
+        raise ArgumentError(f"[compile] expected name as an identifier of C, such as {like}, got {shown(name)}")
     if weights not in ("inside", "file"):
         raise ArgumentError(f"[compile] expected weights as 'inside' or 'file', got {shown(weights)}")
     if sizes is not None and not isinstance(sizes, Mapping):
         raise ArgumentError(f"[compile] expected sizes={{'batch': 1}}, got {shown(sizes)}")
-    unknown = set(sizes or {}) - {d.name for entry in entries.values() for d in entry.dims}
+    free = sorted({d.name for entry in entries.values() for d in entry.dims})
+    unknown = sorted(set(sizes or {}) - set(free), key=str)
     if unknown:
-        raise ArgumentError(f"[compile] expected sizes of free dimensions, got {', '.join(map(shown, sorted(unknown, key=str)))}, which no entry has")
+        there = f"the free sizes are {', '.join(free)}" if free else "every size is fixed"
+        raise ArgumentError(f"[compile] expected sizes of free dimensions, got {', '.join(map(shown, unknown))}, which no entry has; {there}")
     system = _target(target)
     plan = make_plan(name, entries, values, sizes or {}, _processors(system, cpu))
     if not plan.signatures:
