@@ -177,7 +177,6 @@ def _schedule(program: Program) -> Schedule:
     schedule = compile_program(program, workspace_bytes=backend.workspace_bytes, narrow=backend.narrow)
     for what, positions in hosted(schedule):
         nodes = simplified(program, backend.narrow).nodes
-        what = ", ".join(dict.fromkeys(nodes[k].attrs[0].name if nodes[k].op.name == "hosted" else what for k in positions if k < len(nodes))) or what
         line = next((nodes[k].line for k in positions if k < len(nodes) and nodes[k].line), "")
         raise ExportError(
             f"[compile] expected operations with native code, got {what}, which NumPy computes (recorded at {line or 'an unknown line'}); compute it "
