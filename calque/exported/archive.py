@@ -10,6 +10,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable
+from math import prod
 from typing import Any, BinaryIO
 
 from calque.base.device import CPU
@@ -27,10 +28,12 @@ from calque.ir.spec import verify
 from calque.ir.text import evaluate, parse
 from calque.nn.parameter import Parameter
 from calque.ops import BUILTIN
+from calque.ops.movement import check_view
 
 _OPS = {op.name: op for op in BUILTIN if op.name not in ("hosted", "scalar")}
 _GUARD = re.compile(r"(?P<left>[^<>=!]+) (?P<sign><=|>=|==|!=|<|>) (?P<right>[^<>=!]+) is (?P<answer>True|False)")
 _NAMES = {sign: name for name, sign in SIGNS.items()}
+_MOST = 1 << 50  # sizes, strides and offsets
 _LONGEST = 1 << 16  # characters of a line
 
 
@@ -170,6 +173,7 @@ def _variant(data: dict[str, Any], entry: Entry, values: dict[str, Any]) -> Vari
     for node in program.nodes:
         _check_attributes(node.op, node.attrs)
     verify(program)
+    _check_bytes(program)
     reads, writes = _list(data["reads"], str), _list(data["writes"], str)
     _check_ends(program, entry, reads, writes, values, {d.name: x * d.multiple for d, x in zip(entry.dims, extents.free, strict=True)})
     return Variant(program, extents, tuple(reads), tuple(writes))
@@ -192,7 +196,8 @@ _Kind = Callable[[Any], bool]
 
 
 def _int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """An integer with which bytes can be counted: the stride of a dim of one element, which is never taken, is no exception."""
+    return isinstance(value, int) and not isinstance(value, bool) and (type(value) is not int or abs(value) <= _MOST)
 
 
 def _ints(value: Any) -> bool:
@@ -221,6 +226,18 @@ def _check_attributes(op: Any, attrs: tuple[Any, ...]) -> None:
             raise ValueError(f"{op.name} with {name}={value!r}")
     if op.parts and attrs[0] not in op.parts:
         raise ValueError(f"{op.name} with part={attrs[0]!r}")
+
+
+def _check_bytes(program: Program) -> None:
+    """Views of a value as elements of another type lie inside its bytes: rules of shapes know no types."""
+    for node in program.nodes:
+        if node.op.name in ("view_as", "update_as"):
+            base, last = (program.nodes[k] for k in (node.inputs[0], node.inputs[-1]))
+            seen = node.dtype if node.op.name == "view_as" else last.dtype
+            shape, strides, offset = node.attrs[:3]
+            check_view(node.op.name, (prod(base.shape) * base.dtype.itemsize // seen.itemsize,), shape, strides, offset)
+            if node.op.name == "update_as" and tuple(last.shape) != tuple(shape):
+                raise ValueError("a value of another shape than the view that it is written through")
 
 
 def _check_ends(

@@ -19,7 +19,7 @@ from calque.ops.rules import Array, OperandRules, any_dtype, require_equal
 # ------------------------------------------------------------------------------------------------------------------ inference
 
 
-def _check_view(name: str, base: Shape, shape: Shape, strides: Shape, offset: int | None) -> None:
+def check_view(name: str, base: Shape, shape: Shape, strides: Shape, offset: int | None) -> None:
     """The view lies inside the base; with `offset=None` some offset makes it so."""
     if len(shape) != len(strides) or any(extent < 0 for extent in shape):
         raise ShapeError(f"[{name}] expected one stride per size and sizes >= 0, got shape {shape} and strides {strides}")
@@ -47,13 +47,13 @@ def _check_write(name: str, value: Shape, shape: Shape, strides: Shape) -> None:
 
 def _view_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
     shape, strides, offset = attrs
-    _check_view("view", shapes[0], shape, strides, offset)
+    check_view("view", shapes[0], shape, strides, offset)
     return tuple(shape)
 
 
 def _view_at_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
     shape, strides = attrs
-    _check_view("view_at", shapes[0], shape, strides, None)
+    check_view("view_at", shapes[0], shape, strides, None)
     _check_offset_shape("view_at", shapes[1])
     return tuple(shape)
 
@@ -66,7 +66,7 @@ def _check_offset_shape(name: str, shape: Shape) -> None:
 def _update_shape_rule(name: str) -> Any:
     def rule(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
         shape, strides = attrs[:2]
-        _check_view(name, shapes[0], shape, strides, attrs[2] if len(attrs) > 2 else None)
+        check_view(name, shapes[0], shape, strides, attrs[2] if len(attrs) > 2 else None)
         _check_write(name, shapes[1], tuple(shape), tuple(strides))
         if len(shapes) > 2:
             _check_offset_shape(name, shapes[2])

@@ -124,3 +124,50 @@ def test_lazy_layers_are_called_before_they_are_exported(layer: Any) -> None:
     loaded = nn.Sequential(nn.LazyLinear(4))
     loaded.load_state_dict(nn.Sequential(nn.Linear(3, 4)).state_dict())
     assert calque.equal(calque.export(loaded, x)(x), loaded(x))
+
+
+@pytest.mark.parametrize("window", [
+    "strides=(2000000, 1), offset=0", "strides=(2, 1), offset=90000000", "strides=(2, 1), offset=-9", "strides=(-2, 1), offset=0",
+    "strides=(2, 1), offset=1", "strides=(2,), offset=0",
+    "strides=(9223372036854775807, 1), offset=0",
+])  # fmt: skip
+def test_views_of_bytes_stay_inside(tmp_path: Path, window: str) -> None:
+    """A file could name memory behind a value, which was read."""
+    calque.export(lambda x: x.view(calque.int32) & 7, calque.ones(3, 2)).save(tmp_path / "m.calque")
+    data = calque.load(tmp_path / "m.calque")
+    variant = data["entries"][0]["variants"][0]
+    assert (was := "strides=(2, 1), offset=0, dtype=int32") in variant["program"]
+    variant["program"] = variant["program"].replace(was, f"{window}, dtype=int32")
+    calque.save(data, tmp_path / "m.calque")
+    with pytest.raises(CheckpointError, match="something is wrong"):
+        calque.load_exported(tmp_path / "m.calque")
+
+
+def test_views_of_bytes_with_free_sizes(tmp_path: Path) -> None:
+    one = calque.export(lambda x: x.view(calque.int32) & 7, calque.ones(3, 2), {"x": {0: "n"}})
+    one.save(tmp_path / "m.calque")
+    x = calque.randn(7, 2)
+    assert calque.equal(calque.load_exported(tmp_path / "m.calque")(x), x.view(calque.int32) & 7)
+    data = calque.load(tmp_path / "m.calque")
+    variant = data["entries"][0]["variants"][0]
+    assert (was := "offset=0, dtype=int32") in variant["program"]
+    variant["program"] = variant["program"].replace(was, f"offset=(2 * (n - {variant['sizes'][0]})), dtype=int32")
+    calque.save(data, tmp_path / "m.calque")
+    try:
+        loaded = calque.load_exported(tmp_path / "m.calque")
+    except CheckpointError:
+        return
+    with pytest.raises(ExportError):
+        loaded(x)
+
+
+def test_strides_that_are_never_taken_are_numbers_too(tmp_path: Path) -> None:
+    """One of 2**63 - 1 along a dim of one element was an OverflowError when the export was called."""
+    calque.export(lambda x: x[:, :1].t().sqrt(), calque.ones(3, 2)).save(tmp_path / "m.calque")
+    data = calque.load(tmp_path / "m.calque")
+    variant = data["entries"][0]["variants"][0]
+    assert (was := "shape=(1, 3), strides=(1, 2)") in variant["program"]
+    variant["program"] = variant["program"].replace(was, "shape=(1, 3), strides=(9223372036854775807, 2)")
+    calque.save(data, tmp_path / "m.calque")
+    with pytest.raises(CheckpointError, match="something is wrong"):
+        calque.load_exported(tmp_path / "m.calque")
