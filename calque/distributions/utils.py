@@ -9,13 +9,14 @@ from typing import Any
 from calque import functional as T
 from calque.autograd.host import for_all_slices
 from calque.autograd.modes import enable_grad
-from calque.base.dtypes import FInfo, get_default_dtype
+from calque.base.dtypes import FInfo, get_default_dtype, int64
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.text import described
-from calque.functional.common import is_number, is_tensor
+from calque.functional.common import is_number, is_tensor, prim
 from calque.functional.lu import solve_triangular
 from calque.nn import functional as F
-from calque.tensor import Tensor
+from calque.record.recorder import add_check, local
+from calque.tensor import Tensor, slot_of
 
 __all__ = [
     "broadcast_all", "clamp_probs", "euler_constant", "lazy_property", "logits_to_probs", "probs_to_logits", "tril_matrix_to_vec",
@@ -42,7 +43,12 @@ def broadcast_all(*values: Any) -> tuple[Tensor, ...]:
 
 
 def holds(flags: Tensor) -> bool:
-    """Whether all flags are set; inside `vmap` those of all slices."""
+    """Whether all flags are set; inside `vmap` those of all slices. In an export each call looks, as at indices."""
+    trace = local.state.trace
+    if trace.exports:
+        found = prim("where", T.all(flags), (-1, int64), (0, int64))
+        add_check(slot_of(trace, found), lambda position: ArgumentError("[distribution] expected values that its constraints allow"))
+        return True
     return bool(for_all_slices(T.all, flags))
 
 

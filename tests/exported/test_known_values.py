@@ -51,3 +51,17 @@ def test_values_that_depend_on_more_are_refused() -> None:
     for function in (of_the_argument, through_a_view, lambda x: pack_padded_sequence(x, packed.lengths, batch_first=True).data):
         with pytest.raises(ExportError, match="reads"):
             calque.export(function, calque.ones(3, 6, 4))
+
+
+def test_distributions_check_their_parameters_in_each_call() -> None:
+    """That they look at them was an error about something else."""
+
+    def f(mean: Any, spread: Any) -> Any:
+        made = calque.distributions.Normal(mean, spread)
+        return made.log_prob(mean + 0.1), made.entropy(), calque.distributions.Categorical(logits=mean).entropy()
+
+    x, spread = calque.randn(3, 4), calque.rand(3, 4) + 0.1
+    exported = calque.export(f, (calque.zeros(3, 4), calque.ones(3, 4)))
+    assert apart(list(exported(x, spread)), list(f(x, spread))) < 1e-6
+    with pytest.raises(IndexError, match="other values in their range"):
+        exported(x, -spread)[0].tolist()

@@ -177,6 +177,8 @@ def _schedule(program: Program) -> Schedule:
     schedule = compile_program(program, workspace_bytes=backend.workspace_bytes, narrow=backend.narrow)
     for what, positions in hosted(schedule):
         nodes = simplified(program, backend.narrow).nodes
+        found = [nodes[k] for k in positions if k < len(nodes)]
+        what = ", ".join(dict.fromkeys(str(node.attrs[0]) if node.op.name == "hosted" else what for node in found)) or what
         line = next((nodes[k].line for k in positions if k < len(nodes) and nodes[k].line), "")
         raise ExportError(
             f"[compile] expected operations with native code, got {what}, which NumPy computes (recorded at {line or 'an unknown line'}); compute it "

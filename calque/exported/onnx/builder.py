@@ -64,7 +64,9 @@ class Builder:
 
     def tensor(self, name: str, array: Any) -> Any:
         """Values with a name."""
-        kind = KINDS[array.dtype.name]
+        kind = KINDS.get(array.dtype.name)
+        if kind is None:
+            raise ExportError(f"[onnx] expected values of types that ONNX has, but {name} is of {array.dtype.name}; keep it as real numbers")
         return self.onnx.helper.make_tensor(name, kind, array.shape, array.tobytes(), raw=True)
 
     def kind(self, dtype: DType) -> int:
