@@ -36,12 +36,13 @@ def play(variant: Variant, attributes: Sequence[tuple[Any, ...]], inputs: Sequen
         elif node.inputs and (cells := values[node.inputs[0]]).__class__ is _Cells:
             values[position] = cells.copied() if node.op is COPY else cells.seen(node.op, attrs)
         else:
-            values[position] = record(node.op, tuple([values[k] for k in node.inputs]), attrs, True)
+            operands = tuple([_whole(values[k]) for k in node.inputs])
+            values[position] = record(node.op, operands, attrs, True)
         if position in checks:  # at once: what computes operations where they are written knows the last value alone
             add_check(slot_of(local.state.trace, values[position]), _failure(checks[position]))
         for k in variant.last_uses[position]:
             values[k] = None
-    return [values[k] for k in program.outputs]
+    return [_whole(values[k]) for k in program.outputs]
 
 
 def _failure(line: str) -> Callable[[int], Exception]:
@@ -71,6 +72,11 @@ class _Cells:
         if offset == (length - 1) * rows * columns and prod(shape) == rows * columns and is_contiguous(shape, strides):
             return record(VIEW, (self.last,), (shape, strides, 0))
         raise ExportError(f"[export] expected a program that reads the last cell state of an LSTM alone, got one that reads others; {_INSTEAD}")
+
+
+def _whole(value: Any) -> Any:
+    """An operand that is read as a whole; the cells of one step are its last."""
+    return value.seen((value.shape, contiguous_strides(value.shape), 0)) if value.__class__ is _Cells else value
 
 
 def _recurrent(node: Node, attrs: tuple[Any, ...], operands: list[Any], scans: dict[Any, Any]) -> Any:

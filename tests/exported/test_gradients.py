@@ -86,3 +86,13 @@ def test_hooks_are_not_dropped_silently(kind: str) -> None:
     plain = calque.export(Hooked(""), x)
     plain(x).sum().backward()
     assert x.grad is not None
+
+
+def test_cells_of_one_step() -> None:
+    """They are read as a whole, not through a view of the last: that was refused as something that is no tensor."""
+    layer = calque.nn.LSTM(3, 4)
+    exported = calque.export(lambda x: layer(x)[1][1].clone(), calque.ones(1, 2, 3))
+    x = calque.randn(1, 2, 3, requires_grad=True)
+    found, wanted = exported(x), layer(x)[1][1]
+    assert calque.allclose(found, wanted)
+    assert calque.allclose(*(calque.autograd.grad(y.sum(), x)[0] for y in (found, wanted)))
