@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 LONGEST = 200  # characters of a name in a message
+_SEARCHED = 750  # names among which Python looks for the one that is meant
 
 
 class _Repr(reprlib.Repr):
@@ -101,8 +102,12 @@ def clipped(text: str, most: int = 80, one_line: bool = True) -> str:
 
 
 def no_attribute(module: str, name: str) -> AttributeError:
-    """Python's error about a name that a module does not have, however long the name is."""
-    return AttributeError(f"module {module!r} has no attribute {clipped(name, LONGEST)!r}", name=name)
+    """Python's error about a name that a module does not have, however long the name is. Where it is shown Python says what may be meant, but among
+    at most `_SEARCHED` names: of a larger module we do, and not of private names, which are asked for to find out what a module is."""
+    found = sys.modules.get(module)
+    near = nearest(name, known, 0.6) if not name.startswith("_") and len(known := dir(found)) > _SEARCHED else ""
+    hint = f". Did you mean: {near!r}?" if near else ""
+    return AttributeError(f"module {module!r} has no attribute {clipped(name, LONGEST)!r}{hint}", name=name, obj=found)
 
 
 def nearest(name: str, known: Iterable[str], alike: float) -> str:

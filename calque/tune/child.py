@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.compat.tracebacks import prepare
 from calque.distributed.launch import die_with_parent
 from calque.functional.generators import manual_seed
 from calque.memory.plan import plan
@@ -42,9 +43,10 @@ def start(run: Callable[[], None], connection: Any, others: list[Any]) -> int:
             other.close()
         run()
         code = 0
-    except BaseException:
+    except BaseException as error:
+        prepare(error)  # frames of the trial's function, not of what runs it
         with contextlib.suppress(OSError):
-            tell(connection, "error", traceback.format_exc())
+            tell(connection, "error", "".join(traceback.format_exception(error)))
     finally:
         with contextlib.suppress(BaseException):
             sys.stdout.flush()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -306,3 +308,20 @@ def test_attributes_that_a_module_lacks_are_named_as_ever() -> None:
             return self.missing(x)
 
     refused(lambda: Broken()(torch.ones(1)), AttributeError, "'Broken' object has no attribute 'missing'")
+
+
+def test_of_a_name_that_is_not_there_the_one_that_is_meant_is_shown() -> None:
+    """In a process, where Python shows the error: in 3.11 its own search is not in `traceback`."""
+    wrong = [
+        ("calque", "rnadn", "randn"), ("calque.nn", "Lineer", "Linear"), ("calque.nn.functional", "relluu", "relu"),
+        ("calque.optim", "Adamw", "AdamW"),
+    ]  # fmt: skip
+    program = "import sys, importlib\nfor place, name, _ in " + repr(wrong) + """:
+    try:
+        getattr(importlib.import_module(place), name)
+    except AttributeError as error:
+        sys.__excepthook__(type(error), error, None)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    shown = [line for line in done.stderr.splitlines() if line.startswith("AttributeError")]
+    assert shown == [f"AttributeError: module {p!r} has no attribute {n!r}. Did you mean: {m!r}?" for p, n, m in wrong]

@@ -146,6 +146,8 @@ def test_errors_are_shown_and_others_go_on() -> None:
     assert [t.status for t in found.trials] == ["ERROR", "TERMINATED", "TERMINATED"] and "ZeroDivisionError" in found.trials[0].error
     assert found.get_best_config("y", "max") == {"x": 1} and found.results["00002"]["y"] == 0.5
     assert "ZeroDivisionError: division by zero" in CLIReporter().table(found.trials)
+    frames = [line for line in found.trials[0].error.splitlines() if line.startswith("  File ")]
+    assert len(frames) == 1 and __file__ in frames[0]  # the trial's own lines
 
 
 def test_names_that_are_not_there_are_said_with_what_is_like_them() -> None:
