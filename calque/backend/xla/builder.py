@@ -13,20 +13,22 @@ from calque.base.shapes import Shape
 from calque.ops.opdef import OpDef
 
 Value = Any
+Hidden = dict[tuple[str, int], Value]
 
 _FUNCTIONS = {
     "neg": "negative", "abs": "abs", "not_": "invert", "sqrt": "sqrt", "exp": "exp", "exp_shifted": "exp", "log": "log", "sin": "sin", "cos": "cos",
-    "tanh": "tanh", "atan": "arctan", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "rint", "add": "add", "sub": "subtract",
-    "mul": "multiply", "div": "divide", "pow": "power", "min": "minimum", "max": "maximum", "and_": "bitwise_and", "or_": "bitwise_or",
+    "tanh": "tanh", "atan": "arctan", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "rint",
+    "mul": "multiply", "pow": "power", "min": "minimum", "max": "maximum", "and_": "bitwise_and", "or_": "bitwise_or",
     "xor": "bitwise_xor", "shl": "left_shift", "shr": "right_shift", "lt": "less", "le": "less_equal", "eq": "equal", "ne": "not_equal",
 }  # fmt: skip
 
 
 class JaxBuilder:
-    """A scalar builder whose values are JAX arrays that broadcast to `shape`, the shape of the output."""
+    """A scalar builder whose values are JAX arrays that broadcast to `shape`, the shape of the output. `hidden`: what XLA
+    must not look into where such an operation comes again, by the operation and its id, of the whole program."""
 
-    def __init__(self, jax: Any, shape: Shape) -> None:
-        self.jnp, self.lax, self.shape = jax.numpy, jax.lax, tuple(shape)
+    def __init__(self, jax: Any, shape: Shape, hidden: Hidden) -> None:
+        self.jnp, self.lax, self.shape, self.hidden = jax.numpy, jax.lax, tuple(shape), hidden
 
     def dtype(self, x: Value) -> DType:
         """Element type of a value."""
@@ -61,6 +63,32 @@ class JaxBuilder:
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
         """yes where the condition holds, else no."""
         return self.jnp.where(condition, yes, no)
+
+    def add(self, a: Value, b: Value) -> Value:
+        """a + b."""
+        return self._sum(self.jnp.add, a, b)
+
+    def sub(self, a: Value, b: Value) -> Value:
+        """a - b."""
+        return self._sum(self.jnp.subtract, a, b)
+
+    def _sum(self, function: Callable[..., Value], a: Value, b: Value) -> Value:
+        """XLA makes a + (1 - 1) of (a + 1) - 1, and so loses what the first sum is rounded by, which the logarithm near 1 asks for: a number beside
+        a sum with a number is one that it cannot see. (A barrier costs nothing: it is gone before operations are fused.)"""
+        if (a.ndim and b.ndim) or not self.jnp.issubdtype(a.dtype, self.jnp.floating):
+            return function(a, b)
+        if any(("sum", id(x)) in self.hidden for x in (a, b)):
+            a, b = (self.lax.optimization_barrier(x) if x.ndim == 0 else x for x in (a, b))
+        return self._hide("sum", function(a, b))
+
+    def div(self, a: Value, b: Value) -> Value:
+        """a / b. XLA makes a * c / b of a / (b / c), which overflows where the quotients do not."""
+        a, b = (self.lax.optimization_barrier(x) if ("div", id(x)) in self.hidden else x for x in (a, b))
+        return self._hide("div", self.jnp.divide(a, b))
+
+    def _hide(self, kind: str, x: Value) -> Value:
+        self.hidden[kind, id(x)] = x  # alive, so that no other value has its id
+        return x
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """a * b + c; one rounding for float32 (through float64), two for float64."""
@@ -106,11 +134,17 @@ def _whole(jnp: Any, x: Value, dtype: DType) -> Value:
     return jnp.where(fits, jnp.where(fits, wide, 0.0).astype(least), lowest).astype(dtype.np)
 
 
-def run_body(jax: Any, op: OpDef, operands: Sequence[Value], attrs: Sequence[Any], shape: Shape, dtype: DType) -> Value:
-    """The body of a primitive on whole arrays. 16-bit floats compute in float32 and round once, as on the CPU."""
-    builder = JaxBuilder(jax, shape)
+def run_body(
+    jax: Any, op: OpDef, operands: Sequence[Value], attrs: Sequence[Any], shape: Shape, dtype: DType, hidden: Hidden
+) -> Value:
+    """The body of a primitive on whole arrays. 16-bit floats compute in float32 and round once, as on the CPU. `hidden`: see `JaxBuilder`."""
+    builder = JaxBuilder(jax, shape, hidden)
     wide = [x.astype(np.float32) if x.dtype.itemsize == 2 and jax.numpy.issubdtype(x.dtype, jax.numpy.floating) else x for x in operands]
     value = op.body(builder, *wide, *attrs)  # type: ignore[misc]  # only elementwise primitives come here
     if value.dtype != dtype.np:
         value = builder.cast(value, dtype) if dtype.category == 1 else value.astype(dtype.np)
-    return jax.numpy.broadcast_to(value, shape)
+    found = jax.numpy.broadcast_to(value, shape)
+    for kind in ("sum", "div"):
+        if (kind, id(value)) in hidden:
+            hidden[kind, id(found)] = found
+    return found

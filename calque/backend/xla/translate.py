@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calque.backend.ref.interpret import number_as_array, rounded
-from calque.backend.xla.builder import run_body
+from calque.backend.xla.builder import Hidden, run_body
 from calque.backend.xla.host import on_host
 from calque.backend.xla.routines import Routines
 from calque.backend.xla.windows import Windows
@@ -35,6 +35,7 @@ class Translation:
         self.jax, self.jnp, self.program, self.shaped = jax, jax.numpy, program, shaped
         self.windows, self.routines = Windows(jax), Routines(jax, precise, gpu)
         self.kept: dict[Any, dict[str, Value]] = {}  # computations of which each node names a part
+        self.hidden: Hidden = {}  # see `builder.JaxBuilder`
 
     def run(self, inputs: Sequence[Value], numbers: Value) -> tuple[list[Value], Value]:
         """Outputs and the values of all checks (or None)."""
@@ -90,7 +91,7 @@ class Translation:
             return self._window(op.name, operands, attrs)
         if op.body is not None:
             operands = list(rounded(op, operands))
-            return run_body(self.jax, op, operands, attrs, tuple(node.shape), node.dtype)
+            return run_body(self.jax, op, operands, attrs, tuple(node.shape), node.dtype, self.hidden)
         routine: Callable[..., Value] = getattr(self.routines, op.name)
         if is_recurrent(op.name):
             key = (op.name, node.inputs)
