@@ -20,7 +20,7 @@ from calque.base.text import shown
 from calque.io.layout import plan
 from calque.io.read import open_regular
 from calque.io.structure import Array, Flat, Leaf, flatten, parse_json, unflatten
-from calque.io.write import write_file, write_whole
+from calque.io.write import remove_leftovers, write_file, write_whole
 
 _MOST = 100_000_000  # bytes of an index
 
@@ -91,6 +91,8 @@ class Shards:
 
         write_whole(self.path, len(text), content)
         _remove(self.folder, before | _abandoned(self.folder, self.stem, set(self.files)))
+        with contextlib.suppress(OSError):
+            remove_leftovers(self.folder, rf"\.{re.escape(self.stem)}{_PART}\.tmp-")  # their names hold a token, so none is written to again
 
     def discard(self) -> None:
         """Remove the files, unless the index names them."""
@@ -128,6 +130,17 @@ def _abandoned(folder: str, stem: str, kept: set[str]) -> set[str]:
             if pattern.fullmatch(entry.name) and entry.name not in kept and now - entry.stat().st_mtime > _ABANDONED:
                 found.add(entry.name)
     return found
+
+
+def remove_orphans(folder: str, stems: str) -> None:
+    """Remove files of saves that did not end and have no index: of those whose names begin with this pattern."""
+    pattern, found = re.compile(f"({stems}){_PART}"), set()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            part = pattern.fullmatch(entry.name)
+            if part and time.time() - entry.stat().st_mtime > _ABANDONED and not os.path.lexists(os.path.join(folder, f"{part[1]}.index.json")):
+                found.add(entry.name)
+    _remove(folder, found)
 
 
 def _crc(structure: str, places: dict[str, str]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import stat
 import zlib
@@ -44,7 +45,7 @@ def write_whole(path: str, size: int, content: "Callable[[_Complete], None]") ->
     prefix = f".{name[:100]}.tmp-"
     temporary = os.path.join(folder, prefix + os.urandom(6).hex())
     try:
-        _remove_leftovers(folder, prefix)
+        remove_leftovers(folder, re.escape(prefix))
         with _new_file(temporary) as file:
             if previous is not None:
                 _like(previous, final, file.fileno())
@@ -182,12 +183,12 @@ class _Complete:
         return len(data)
 
 
-def _remove_leftovers(folder: str, prefix: str) -> None:
-    """Remove temporary files of processes that were killed: those that nobody holds a lock on."""
+def remove_leftovers(folder: str, pattern: str) -> None:
+    """Remove temporary files of processes that were killed: those that nobody holds a lock on. `pattern`: how their names begin."""
     if fcntl is None:
         return
     with os.scandir(folder) as entries:
-        candidates = [entry.path for entry in entries if entry.name.startswith(prefix) and entry.is_file(follow_symlinks=False)]
+        candidates = [entry.path for entry in entries if re.match(pattern, entry.name) and entry.is_file(follow_symlinks=False)]
     for path in candidates:
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -9,6 +9,7 @@ index names files that are whole.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -25,11 +26,12 @@ from calque.base.errors import ArgumentError, CheckpointError, DTypeError
 from calque.base.text import shown
 from calque.data.convert import copy_array
 from calque.functional.kinds import is_int
-from calque.io.shards import remove_shards
-from calque.io.write import write_whole
+from calque.io.shards import remove_orphans, remove_shards
+from calque.io.write import remove_leftovers, write_whole
 from calque.observe.source import warn_user
 from calque.tensor import read
 
+_BEGIN = r"epoch\d+-step\d+[^/]*"
 _NAME = re.compile(r"epoch\d+-step(\d+)[^/]*\.calque(\.index\.json)?")
 LAST = 2  # checkpoints to go on from; should the newest be damaged there is one before it
 
@@ -162,6 +164,9 @@ class Checkpoints:
         named = {e["file"] for found in self.entries.values() for e in found}
         for old in {e["file"] for found in before.values() for e in found} - named:
             self._remove(old)
+        with contextlib.suppress(OSError):  # what is in the way of cleaning up is in nobody else's way
+            remove_leftovers(str(self.folder), rf"\.{_BEGIN}\.tmp-[0-9a-f]{{12}}$")  # of steps that are not saved again under the same name
+            remove_orphans(str(self.folder), rf"{_BEGIN}\.calque")
 
     def _remove(self, name: str) -> None:
         if name.endswith(".index.json"):

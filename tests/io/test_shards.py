@@ -89,7 +89,10 @@ def test_damage_is_named_and_abandoned_files_go(tmp_path: Path) -> None:
     for file in (old, new):
         file.write_bytes(b"")
     os.utime(old, (1, 1))
+    torn = tmp_path / f".{new.name}.tmp-0123456789ab"  # what a process leaves that is killed while it writes such a file
+    torn.write_bytes(b"")
     calque.save(STATE, path, shard_size=30)
+    assert not torn.exists()
     assert not old.exists() and new.exists()  # the other may be of a process that goes on
     for size in (0, -1, True, "5GB"):
         with pytest.raises(ValueError, match="shard_size"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import warnings
@@ -186,6 +187,25 @@ def test_the_model_of_the_disk_finds_a_save_that_does_not_flush(tmp_path: Path, 
                 except (UserWarning, OSError):
                     lost += 1
         assert lost > 0, number
+
+
+def test_what_killed_saves_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    """Their step may have another name the next time, as its metric is in it, and files of a checkpoint in several always have."""
+    part = "-0123456789ab-00001-of-00002.safetensors"
+    torn = tuple(f".{name}.tmp-0123456789ab" for name in ("epoch003-step000030-loss4.calque", f"epoch003-step000030-loss4.calque{part}", "index.json"))
+    ended = (f"epoch003-step000030-loss4.calque{part}", f"epoch002-step000020-loss4.calque{part}")
+    others = (".epoch_notes", ".epoch003-step000030.tmp-notes", "epoch003-step000030.txt", "epoch002-step000020-loss4.calque.index.json")
+    new = f"epoch004-step000040-loss4.calque{part}"  # may be of a process that goes on
+    for name in (*torn, *ended, *others, new):
+        (tmp_path / name).write_bytes(b"")
+        if name != new:
+            os.utime(tmp_path / name, (1, 1))
+    with open(tmp_path / ".epoch005-step000050.calque.tmp-0123456789ab", "w") as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        found = Checkpoints(tmp_path)
+        found.save({"w": np.ones(3)}, 4, 40, 1.5)
+        left = {*others, new, ended[1], os.path.basename(busy.name), "index.json", "epoch004-step000040-loss1.5.calque"}
+        assert set(os.listdir(tmp_path)) == left
 
 
 class Faults:
