@@ -192,8 +192,9 @@ def test_the_model_of_the_disk_finds_a_save_that_does_not_flush(tmp_path: Path, 
 def test_what_killed_saves_left_goes_with_the_next_one(tmp_path: Path) -> None:
     """Their step may have another name the next time, as its metric is in it, and files of a checkpoint in several always have."""
     part = "-0123456789ab-00001-of-00002.safetensors"
-    torn = tuple(f".{name}.tmp-0123456789ab" for name in ("epoch003-step000030-loss4.calque", f"epoch003-step000030-loss4.calque{part}", "index.json"))
-    ended = (f"epoch003-step000030-loss4.calque{part}", f"epoch002-step000020-loss4.calque{part}")
+    last = "epoch003-step000030-loss4.calque"
+    torn = tuple(f".{name}.tmp-0123456789ab" for name in (last, last + part, "index.json"))
+    ended = (last + part, f"epoch002-step000020-loss4.calque{part}")
     others = (".epoch_notes", ".epoch003-step000030.tmp-notes", "epoch003-step000030.txt", "epoch002-step000020-loss4.calque.index.json")
     new = f"epoch004-step000040-loss4.calque{part}"  # may be of a process that goes on
     for name in (*torn, *ended, *others, new):
