@@ -11,11 +11,11 @@ from calque.base.shapes import contiguous_strides, is_contiguous
 from calque.exported.graph import Variant
 from calque.ir.program import Node
 from calque.nn.functional.recurrent import SCANS
-from calque.ops.opdef import OpDef, get
+from calque.ops.opdef import get
 from calque.record.recorder import add_check, local
 from calque.tensor import record, slot_of
 
-LSTM, VIEW, COPY = get("lstm"), get("view"), get("copy")
+LSTM, VIEW = get("lstm"), get("view")
 _INSTEAD = "run it under no_grad()"
 
 
@@ -33,8 +33,8 @@ def play(variant: Variant, attributes: Sequence[tuple[Any, ...]], inputs: Sequen
             values[position] = attrs
         elif node.op.name in SCANS:
             values[position] = _recurrent(node, attrs, [values[k] for k in node.inputs], scans)
-        elif node.inputs and (cells := values[node.inputs[0]]).__class__ is _Cells:
-            values[position] = cells.copied() if node.op is COPY else cells.seen(node.op, attrs)
+        elif node.op is VIEW and values[node.inputs[0]].__class__ is _Cells:
+            values[position] = values[node.inputs[0]].seen(attrs)
         else:
             operands = tuple([_whole(values[k]) for k in node.inputs])
             values[position] = record(node.op, operands, attrs, True)
@@ -61,14 +61,10 @@ class _Cells:
     def __init__(self, shape: tuple[int, ...], last: Any) -> None:
         self.shape, self.last = shape, last
 
-    def copied(self) -> Any:
-        """A copy of them: a value, if the last are all."""
-        return record(VIEW, (self.last,), (self.shape, contiguous_strides(self.shape), 0)) if self.shape[0] == 1 else self
-
-    def seen(self, op: OpDef, attrs: tuple[Any, ...]) -> Any:
+    def seen(self, attrs: tuple[Any, ...]) -> Any:
         """What a view of them shows."""
         length, rows, columns = self.shape
-        shape, strides, offset = attrs if op is VIEW else ((), (), -1)
+        shape, strides, offset = attrs
         if offset == (length - 1) * rows * columns and prod(shape) == rows * columns and is_contiguous(shape, strides):
             return record(VIEW, (self.last,), (shape, strides, 0))
         raise ExportError(f"[export] expected a program that reads the last cell state of an LSTM alone, got one that reads others; {_INSTEAD}")
