@@ -1,7 +1,7 @@
 /* `calque._hot`: what is done for every operation, and the same every time, without Python's frames. `calque/native/README.md` says which file
    holds what. Each function has a twin in Python that does the same and is used where this module is not there. */
 #define CALQUE_MAIN
-#define INTERFACE 5 /* as in `calque/base/native.py`: another number for every change of what Python and this module hand to each other */
+#define INTERFACE 6 /* as in `calque/base/native.py`: another number for every change of what Python and this module hand to each other */
 #include "kernels.h"
 #include "eager.h"
 

@@ -280,8 +280,8 @@ static PyObject *results_of(Superinstruction *whole, Run *run, PyObject *trace) 
 /* ------------------------------------------------------------------------------------------------------------------------ calls */
 
 /* What tells a call from others: the function, the layouts of tensors, and everything else by its value. `count`: -1, as soon as something is not known to
-   stay the same, or there is too much of it. */
-typedef struct { PyObject *part[MOST_KEY], *operand[MOST_OPERANDS]; int count, operands; bool wanted; } Call;
+   stay the same, there is too much of it, or a gradient is asked for (`grad`: whether there are any). `floats`: how many numbers with a point are among it. */
+typedef struct { PyObject *part[MOST_KEY], *operand[MOST_OPERANDS]; int count, operands, floats; bool grad; } Call;
 
 static PyObject *sizes, *constants, *types, *default_name, *quietly_name;
 
@@ -308,12 +308,13 @@ static void look_at(Call *call, PyObject *x) {
     else if (pair || is_tensor(x)) {
         if (call->operands == MOST_OPERANDS) { call->count = -1; return; }
         call->operand[call->operands++] = x;
-        add(call, pair ? (PyObject *)&PyTuple_Type : (PyObject *)Tensor.type);
+        add(call, pair ? (PyObject *)DType.type : (PyObject *)Tensor.type);
         add(call, pair ? PyTuple_GET_ITEM(x, 1) : origin_of(x));
-        call->wanted = call->wanted || (!pair && AT(x, Tensor.at._requires_grad) != Py_False);
+        if (call->grad && !pair && AT(x, Tensor.at._requires_grad) != Py_False) call->count = -1;
     } else if (PyBool_Check(x) || (PyFloat_CheckExact(x) && !isnan(PyFloat_AS_DOUBLE(x)) && !(PyFloat_AS_DOUBLE(x) == 0.0 && signbit(PyFloat_AS_DOUBLE(x))))) {
         add(call, (PyObject *)Py_TYPE(x)); /* they equal integers, and zeros of both signs each other */
         add(call, x);
+        call->floats += PyFloat_CheckExact(x);
     } else if (PyTuple_CheckExact(x) || PyList_CheckExact(x) || PySet_Contains(sizes, (PyObject *)Py_TYPE(x)) == 1) {
         add(call, (PyObject *)Py_TYPE(x));
         for (Py_ssize_t k = 0; k < PySequence_Fast_GET_SIZE(x); k++) look_at(call, PySequence_Fast_GET_ITEM(x, k));
@@ -322,10 +323,16 @@ static void look_at(Call *call, PyObject *x) {
         call->count = -1;
 }
 
+static PyObject *tuple_of(PyObject *const *parts, int count) {
+    PyObject *found = PyTuple_New(count);
+    for (int k = 0; found != NULL && k < count; k++) PyTuple_SET_ITEM(found, k, Py_NewRef(parts[k]));
+    return found;
+}
+
 /* The key of a call, or NULL: with an error, or as it is none that may be computed by steps that are known. */
 static PyObject *key_of(Call *call, PyObject *const *args, PyObject *state) {
-    call->count = call->operands = 0;
-    call->wanted = false;
+    call->count = call->operands = call->floats = 0;
+    call->grad = AT(state, State.at.grad) == Py_True;
     add(call, args[0]);
     add(call, PyDict_GetItemWithError(types, default_name));
     add(call, AT(state, State.at.grad)); /* some functions compute in another way where gradients may be asked for */
@@ -336,10 +343,14 @@ static PyObject *key_of(Call *call, PyObject *const *args, PyObject *state) {
         add(call, name);
         look_at(call, value);
     }
-    if (call->count < 0 || (call->wanted && AT(state, State.at.grad) == Py_True)) return NULL;
-    PyObject *key = PyTuple_New(call->count);
-    for (int k = 0; key != NULL && k < call->count; k++) PyTuple_SET_ITEM(key, k, Py_NewRef(call->part[k]));
-    return key;
+    return call->count < 0 ? NULL : tuple_of(call->part, call->count);
+}
+
+/* The same, whatever its numbers with a point are, behind `key_of`. */
+static PyObject *key_of_any(Call *call) {
+    for (int k = 1; k < call->count; k++)
+        if (call->part[k - 1] == (PyObject *)&PyFloat_Type) call->part[k] = (PyObject *)&PyFloat_Type;
+    return tuple_of(call->part, call->count);
 }
 
 /* Whether calls are computed by steps at all. */
@@ -347,17 +358,19 @@ static bool at_once(PyObject *state) {
     return types != NULL && Py_IS_TYPE(AT(state, State.at.trace), eager_type) && AT(state, State.at.autocast) == Py_None && possible(state);
 }
 
-/* told(function, args, keywords): (key, tensors and numbers in the order in which steps have them), or None if Python is to compute it. */
+/* told(function, args, keywords): (key, tensors and numbers in the order in which steps have them, the key whatever its numbers with a point are, or None:
+   there are none), or None if Python is to compute it. */
 PyObject *tell_call(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
     PyObject *state = count == 3 && types != NULL ? current_state() : NULL, *found = NULL;
     if (state == NULL) return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     Call call;
-    PyObject *key = key_of(&call, args, state), *operands = key == NULL ? NULL : PyTuple_New(call.operands);
-    for (int k = 0; operands != NULL && k < call.operands; k++) PyTuple_SET_ITEM(operands, k, Py_NewRef(call.operand[k]));
-    if (operands != NULL) found = PyTuple_Pack(2, key, operands);
+    PyObject *key = key_of(&call, args, state), *operands = key == NULL ? NULL : tuple_of(call.operand, call.operands);
+    PyObject *any = operands == NULL ? NULL : call.floats ? key_of_any(&call) : Py_NewRef(Py_None);
+    if (any != NULL) found = PyTuple_Pack(3, key, operands, any);
     Py_XDECREF(key);
     Py_XDECREF(operands);
+    Py_XDECREF(any);
     Py_DECREF(state);
     return found != NULL || PyErr_Occurred() ? found : Py_NewRef(Py_None);
 }
@@ -371,7 +384,7 @@ static PyObject *computed(Superinstruction *whole, Call *call, PyObject *trace) 
     if (quietly != NULL && run_steps(whole, &run, quietly)) found = results_of(whole, &run, trace);
     Py_XDECREF(quietly);
     for (int k = 0; k < whole->members; k++) Py_XDECREF(run.arrays[whole->operands + k]);
-    if (found == NULL && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear(); /* Python says what is wrong, where it is */
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear(); /* Python says what is wrong, where it is */
     return found;
 }
 
@@ -386,10 +399,14 @@ PyObject *run_superinstruction(PyObject *module, PyObject *const *args, Py_ssize
     PyObject *key = at_once(state) ? key_of(&call, args + 1, state) : NULL;
     if (key != NULL) {
         PyObject *whole = Py_XNewRef(PyDict_GetItemWithError(args[0], key));
+        if (whole == NULL && call.floats && !PyErr_Occurred()) { /* other numbers each time? */
+            Py_SETREF(key, key_of_any(&call));
+            whole = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(args[0], key));
+        }
         if (whole != NULL && Py_IS_TYPE(whole, &Superinstruction_Type)) found = computed((Superinstruction *)whole, &call, trace);
         else if (whole != Py_False && !PyErr_Occurred()) found = Py_NewRef(Py_False);
         Py_XDECREF(whole);
-        Py_DECREF(key);
+        Py_XDECREF(key);
     }
     Py_DECREF(state);
     return found != NULL || PyErr_Occurred() ? found : Py_NewRef(Py_None);

@@ -35,10 +35,12 @@ Source = tuple[int, int, Layout] | Any
 """Where an operand of a step comes from: (number of an operand or, behind those, of a step; offset there; how it is seen), or a number."""
 KEPT = 1 << 12  # bytes of a value that is always the same and is kept, not computed again
 _BOUNDED = (dtypes.int64, dtypes.int32, dtypes.uint8, dtypes.float32, dtypes.float64)
+OTHERS = 16  # numbers with a point that a function comes with, from which on those that are new are taken for new at each call
 MEMBER = 200  # bytes of a step in a superinstruction, roughly
 _known = Cache("library functions computed at once", 1500, 1 / 32)
 """(function, default dtype, whether gradients are on, layouts of tensors, other arguments)
--> its superinstruction; True: it was seen once; False: it has none."""
+-> its superinstruction; True: it was seen once; False: it has none. With `float` in the place of numbers with a point: with how many it was seen;
+False: they are others each time."""
 
 instructed: Any = None if hot is None else hot.instructed
 if hot is not None:
@@ -302,9 +304,12 @@ def _seldom(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[
     trace, told = local.state.trace, hot.told(function, args, keywords)
     if told is None or trace.__class__ is not Eager or any(isinstance(x, Tensor) and x._storage.buffer is None for x in told[1]):
         return function(*args, **keywords)
-    key, _ = told
+    key, _, of_any = told
     if _known.get(key) is None:
+        met = 0 if of_any is None else _known.get(of_any) or 0
         _known.keep(key, True)
+        if of_any is not None:
+            _known.keep(of_any, met < OTHERS and met + 1)
         return function(*args, **keywords)
     shadows: list[Any] = []
     mine = _shadowed(args, shadows)
@@ -317,7 +322,7 @@ def _seldom(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[
     finally:
         watched.forget()
         if local.state.trace is watched:
-            local.state.trace = trace
+            local.state.trace, trace.last = trace, watched.last  # a check may look at what the function gave
     if not made:
         _known.keep(key, False)
         return function(*args, **keywords)

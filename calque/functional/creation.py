@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from calque.autograd.superinstruction import superinstruction
 from calque.base import dtypes as dt
 from calque.base.asked import ordinary, plainly
 from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pass
@@ -235,7 +234,6 @@ empty.__doc__ = "A tensor whose values do not matter (zeros: the result of a pro
 
 @public(method=False, out=True)
 @placed
-@superinstruction
 def full(
     size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
@@ -285,7 +283,6 @@ def zeros_like(
 
 @public(method=False, out=True)
 @placed_like
-@superinstruction
 def ones_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
@@ -358,7 +355,6 @@ def _plain_number(op: str, name: str, value: Any) -> Any:
 
 @public(method=False)
 @placed
-@superinstruction
 def arange(
     start: Any = None,
     end: Any = None,
@@ -406,7 +402,6 @@ def arange(
 
 @public(method=False, out="flat")
 @placed
-@superinstruction
 def linspace(
     start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
@@ -457,7 +452,6 @@ def _spaced_freely(first: Any, last: Any, steps: int, wanted: dt.DType) -> Tenso
 
 @public(method=False, out="flat")
 @placed
-@superinstruction
 def logspace(
     start: Any,
     end: Any,

@@ -14,11 +14,13 @@ from calque.autograd import superinstruction
 from calque.base.native import hot
 from calque.functional.declared import SPACES
 from calque.nn import functional as F
+from calque.record.recorder import add_check, local
+from calque.tensor import slot_of
 from tests.bad_input.calls import BOTH, FUNCTIONS, LINALG, NN, Sample, samples
 
 pytestmark = [
     pytest.mark.skipif(hot is None, reason="Calque was installed without a C compiler"),
-    pytest.mark.usefixtures("as_users"), pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("as_users"), pytest.mark.filterwarnings("ignore:reduction"),
 ]  # fmt: skip
 
 STEPS: dict[Any, str] = {
@@ -160,3 +162,30 @@ def test_gradients_are_asked_for_as_ever() -> None:
     assert x.grad is not None
     with calque.autocast("cpu"):
         assert calque.matmul(x, x.t()).dtype is calque.bfloat16
+
+
+def test_a_check_may_look_at_what_a_function_gave() -> None:
+    """Computed as it is, watched, and by its steps."""
+    least = superinstruction.superinstruction(lambda x: calque.amin(x))
+    calque.synchronize()
+    with calque.no_grad():
+        for value in (-1, -1, 7, -1, 8, -1):
+            code = least(calque.tensor([value, 9]))
+            slot = slot_of(local.state.trace, code)
+            if value == -1:
+                add_check(slot, lambda found: AssertionError(found))
+            else:
+                with pytest.raises(ValueError, match=str(value)):
+                    add_check(slot, lambda found: ValueError(found))
+
+
+def test_numbers_that_are_others_each_time_are_not_watched() -> None:
+    x = calque.tensor([-3.0, 0.5, 3.0])
+    calque.synchronize()
+    with calque.no_grad():
+        for k in range(60):
+            bound = 1.0 + k / 64
+            np.testing.assert_array_equal(calque.clamp(x, -bound, bound).numpy(), [-bound, 0.5, bound])
+        kept = [key for key in superinstruction._known if bound in key]
+        assert not kept, "the last bounds are new ones like those before"
+        assert len(superinstruction._known) < 60

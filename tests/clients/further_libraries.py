@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import torch
-from newer_libraries import seen
+from newer_libraries import optimized, seen
 from programs import fill, tokens
 from programs import image as wave
 from torch import nn
@@ -226,36 +226,24 @@ def invariant_point_attention() -> Any:
     ]
 
 
-def _steps(make: Any, count: int = 6) -> list[float]:
-    net = fill(nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)))
-    optimizer, found = make(net.parameters()), []
-    for _ in range(count):
-        optimizer.zero_grad()
-        loss = (net(wave(4, 6)) - 0.5).pow(2).sum()
-        loss.backward()
-        optimizer.step()
-        found.append(loss.item())
-    return [*found, *(p.sum().item() for p in net.parameters())]
-
-
 def dadaptation() -> Any:
     import dadaptation as d
 
     names = "DAdaptAdaGrad", "DAdaptAdam", "DAdaptSGD", "DAdaptAdan", "DAdaptLion"
-    return {name: _steps(lambda p, name=name: getattr(d, name)(p)) for name in names}
+    return {name: optimized(lambda p, name=name: getattr(d, name)(p), 6) for name in names}
 
 
 def prodigyopt() -> Any:
     from prodigyopt import Prodigy
 
     options: Any = ({}, {"safeguard_warmup": True, "use_bias_correction": True, "weight_decay": 0.1}, {"decouple": False, "slice_p": 3})
-    return [_steps(lambda p, o=o: Prodigy(p, **o)) for o in options]
+    return [optimized(lambda p, o=o: Prodigy(p, **o), 6) for o in options]
 
 
 def came_pytorch() -> Any:
     from came_pytorch import CAME
 
-    return [_steps(lambda p: CAME(p, lr=1e-2, weight_decay=1e-2, betas=(0.9, 0.999, 0.9999), eps=(1e-30, 1e-16)))]
+    return [optimized(lambda p: CAME(p, lr=1e-2, weight_decay=1e-2, betas=(0.9, 0.999, 0.9999), eps=(1e-30, 1e-16)), 6)]
 
 
 def kmeans_pytorch() -> Any:

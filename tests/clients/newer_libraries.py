@@ -112,7 +112,8 @@ def local_attention() -> Any:
     return [*found, learnt(model, lambda m: m(tokens(2, 12, most=30), return_loss=True), 2, 0.01)]
 
 
-def _optimized(make: Any, steps: int = 5) -> list[float]:
+def optimized(make: Any, steps: int = 5) -> list[float]:
+    """Losses of a small net and the sums of its parameters behind them."""
     net = fill(nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)))
     optimizer = make(net.parameters())
     found = []
@@ -129,14 +130,14 @@ def lion_pytorch() -> Any:
     from lion_pytorch import Lion
 
     choices: Any = ({}, {"weight_decay": 0.1}, {"decoupled_weight_decay": True, "betas": (0.8, 0.9)})
-    return [_optimized(lambda p, o=o: Lion(p, lr=0.01, **o)) for o in choices]
+    return [optimized(lambda p, o=o: Lion(p, lr=0.01, **o)) for o in choices]
 
 
 def optimi() -> Any:
     import optimi as o
 
     return {
-        name: [_optimized(lambda p, k=k, name=name: getattr(o, name)(p, lr=0.01, **k)) for k in ({}, {"foreach": True}, {"decouple_lr": True})]
+        name: [optimized(lambda p, k=k, name=name: getattr(o, name)(p, lr=0.01, **k)) for k in ({}, {"foreach": True}, {"decouple_lr": True})]
         for name in ("AdamW", "Lion", "RAdam", "Ranger", "StableAdamW", "Adan", "SGD", "Adam")
     }
 
