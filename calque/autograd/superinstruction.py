@@ -36,8 +36,8 @@ Source = tuple[int, int, Layout] | Any
 KEPT = 1 << 12  # bytes of a value that is always the same and is kept, not computed again
 _BOUNDED = (dtypes.int64, dtypes.int32, dtypes.uint8, dtypes.float32, dtypes.float64)
 OTHERS = 16  # numbers with a point that a function comes with, from which on those that are new are taken for new at each call
-MEMBER = 200  # bytes of a step in a superinstruction, roughly
-_known = Cache("library functions computed at once", 1500, 1 / 32)
+WHOLE, MEMBER = 900, 200  # bytes of a superinstruction and of a step in one, roughly
+_known = Cache("library functions computed at once", 600, 1 / 32)
 """(function, default dtype, whether gradients are on, layouts of tensors, other arguments)
 -> its superinstruction; True: it was seen once; False: it has none. With `float` in the place of numbers with a point: with how many it was seen;
 False: they are others each time."""
@@ -228,7 +228,7 @@ class _Watched(Eager):
             made = hot.Superinstruction(first, tuple(members), tuple([(numbers.get(end[0], -1), end[2]) for end in ends]), make)
         except (ValueError, TypeError):  # there are too many steps, or a number is none that its kernel takes
             return False
-        return made, MEMBER * len(members) + sum(member[0].nbytes for member in members if member[0].__class__ is np.ndarray)
+        return made, WHOLE + MEMBER * len(members) + sum(member[0].nbytes for member in members if member[0].__class__ is np.ndarray)
 
     def forget(self) -> None:
         """Let all tensors go: they remember who computed them."""
@@ -305,11 +305,18 @@ def _seldom(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[
     if told is None or trace.__class__ is not Eager or any(isinstance(x, Tensor) and x._storage.buffer is None for x in told[1]):
         return function(*args, **keywords)
     key, _, of_any = told
-    if _known.get(key) is None:
+    lately = key in _known  # else it was as long ago as what is forgotten next, and what comes so seldom is watched in vain
+    known = _known.get(key)
+    if known is None:
         met = 0 if of_any is None else _known.get(of_any) or 0
         _known.keep(key, True)
         if of_any is not None:
             _known.keep(of_any, met < OTHERS and met + 1)
+        return function(*args, **keywords)
+    if known is not True:  # from where native code does not look
+        found = instructed(_known, function, args, keywords)
+        return function(*args, **keywords) if found is None or found is False else found
+    if not lately:
         return function(*args, **keywords)
     shadows: list[Any] = []
     mine = _shadowed(args, shadows)

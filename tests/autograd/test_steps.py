@@ -189,3 +189,22 @@ def test_numbers_that_are_others_each_time_are_not_watched() -> None:
         kept = [key for key in superinstruction._known if bound in key]
         assert not kept, "the last bounds are new ones like those before"
         assert len(superinstruction._known) < 60
+
+
+def test_what_comes_again_behind_many_others_is_not_watched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A superinstruction that is in the older half of the table runs from there."""
+    watched = []
+    of_steps = superinstruction._Watched._of_steps
+    monkeypatch.setattr(superinstruction._Watched, "_of_steps", lambda self, *given: watched.append(1) or of_steps(self, *given))
+    x = calque.rand(5)
+    calque.synchronize()
+    known = superinstruction._known
+    with calque.no_grad():
+        wanted = [x.std().item() for _ in range(3)][-1]
+        assert watched == [1]
+        known.older, known._older_more = dict(known), known._more
+        known._more, known.extra = {}, 0
+        dict.clear(known)
+        assert x.std().item() == wanted
+        assert x.std().item() == wanted
+    assert watched == [1] and hot.Superinstruction in map(type, known.values())
