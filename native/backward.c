@@ -154,14 +154,20 @@ static PyObject *gradients_of(const Pass *pass, PyObject *state, PyObject *node,
     }
     if (computed && AT(edge, Edge.at.parent) != Py_None) /* it was recorded */
         return PyObject_CallMethodObjArgs(pass->work, gradients_name, state, node, gradient, NULL);
-    PyObject *formula = AT(edge, computed ? Edge.at.formula : Edge.at.gradients), *args[3] = {trace, node, gradient};
-    Py_INCREF(formula);
-    Py_INCREF(trace);
-    found = PyObject_Vectorcall(formula, args, 3, NULL);
-    Py_DECREF(trace);
-    Py_DECREF(formula);
-    if (found != Py_None) {
-        if (found != NULL && AT(node, Node.at.saved) != Py_None && !keep) {
+    PyObject *formula = AT(edge, computed ? Edge.at.formula : Edge.at.gradients);
+    if (computed)
+        found = gradients_by(formula, trace, node, gradient);
+    else {
+        PyObject *args[3] = {trace, node, gradient};
+        Py_INCREF(formula);
+        Py_INCREF(trace);
+        found = PyObject_Vectorcall(formula, args, 3, NULL);
+        Py_DECREF(trace);
+        Py_DECREF(formula);
+    }
+    if (found == NULL && PyErr_Occurred()) return NULL;
+    if (found != NULL && found != Py_None) {
+        if (AT(node, Node.at.saved) != Py_None && !keep) {
             PyObject *line = AT(state, State.at.started);
             replace(node, Node.at.freed, Py_NewRef(PyUnicode_GET_LENGTH(line) ? line : earlier));
             replace(node, Node.at.saved, Py_NewRef(Py_None));
@@ -169,7 +175,7 @@ static PyObject *gradients_of(const Pass *pass, PyObject *state, PyObject *node,
         }
         return found;
     }
-    Py_DECREF(found);
+    Py_XDECREF(found);
     return PyObject_CallMethodObjArgs(pass->work, gradients_name, state, node, gradient, NULL);
 }
 

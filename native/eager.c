@@ -112,13 +112,15 @@ static PyObject *recall(PyObject *object, PyObject *op, PyObject *first, PyObjec
 
 /* ------------------------------------------------------------------------------------------------------------------ values */
 
-/* The memory of a tensor's storage, or NULL. */
-PyArrayObject *memory_of(PyObject *t) {
-    PyObject *buffer = AT(AT(t, Tensor.at._storage), Storage.at.buffer);
+/* The memory of a storage, or NULL. */
+PyArrayObject *memory_in(PyObject *storage) {
+    PyObject *buffer = AT(storage, Storage.at.buffer);
     if (buffer == Py_None || AT(buffer, Buffer.at.task) != Py_None) return NULL;
     PyObject *array = AT(buffer, Buffer.at.array);
     return PyArray_CheckExact(array) && PyArray_ISALIGNED((PyArrayObject *)array) ? (PyArrayObject *)array : NULL;
 }
+
+PyArrayObject *memory_of(PyObject *t) { return memory_in(AT(t, Tensor.at._storage)); }
 
 /* A tensor over a flat array, which it takes over. */
 PyObject *tensor_over(PyObject *flat, PyObject *memory, PyObject *layout) {

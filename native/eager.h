@@ -19,6 +19,8 @@ PyObject *tensor_over(PyObject *flat, PyObject *memory, PyObject *layout); /* a 
 bool may_be_code(PyObject *trace, PyObject *t);
 PyObject *set_instructed(PyObject *module, PyObject *args);
 PyObject *tell_call(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *gradients_by(PyObject *formulas, PyObject *trace, PyObject *node, PyObject *gradient); /* NULL without an error: none is for the node */
+PyObject *run_gradients(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *run_superinstruction(PyObject *module, PyObject *const *args, Py_ssize_t count);
 bool user_site(PyCodeObject **code, int *position);
 
@@ -30,6 +32,7 @@ PyObject *array_over(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *set_reading(PyObject *module, PyObject *args);
 PyObject *read_element(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *set_writing(PyObject *module, PyObject *args);
+PyObject *accumulate(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *write_at_once(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *index_key(PyObject *module, PyObject *const *args, Py_ssize_t count);
 

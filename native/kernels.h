@@ -49,6 +49,7 @@ extern PyTypeObject Kernel_Type;
 
 /* False: no memory. No operand is empty. */
 bool run_kernel(Kernel *kernel, char **pointers, char *out);
+PyArrayObject *memory_in(PyObject *storage); /* or NULL */
 PyArrayObject *memory_of(PyObject *t); /* of a tensor's storage, or NULL */
 bool number_at(PyObject *number, int type, char *where);
 PyObject *shown_from(PyArrayObject *flat, PyObject *layout, npy_intp first); /* beginning at another element than the layout says */

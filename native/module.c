@@ -1,7 +1,7 @@
 /* `calque._hot`: what is done for every operation, and the same every time, without Python's frames. `calque/native/README.md` says which file
    holds what. Each function has a twin in Python that does the same and is used where this module is not there. */
 #define CALQUE_MAIN
-#define INTERFACE 6 /* as in `calque/base/native.py`: another number for every change of what Python and this module hand to each other */
+#define INTERFACE 7 /* as in `calque/base/native.py`: another number for every change of what Python and this module hand to each other */
 #include "kernels.h"
 #include "eager.h"
 
@@ -68,10 +68,12 @@ static PyMethodDef methods[] = {
     FAST("over", array_over, "over(owner, array, dtype, count): a flat array over the memory of another one, which `owner` keeps alive."),
     FAST("number", read_element, "number(t, reason): the only element of a tensor, or None where Python is to read it."),
     FAST("write_at_once", write_at_once, "write_at_once(t, value): whether a tensor or a number was written into the tensor; else nothing has happened."),
+    FAST("accumulate", accumulate, "accumulate(leaf, gradient): whether the leaf has the gradient now; else nothing has happened."),
     FAST("basic_key", index_key, "basic_key(items, read): a hashable form of an index, or None if a view is not made by it."),
-    {"set_instructed", set_instructed, METH_VARARGS, "set_instructed(classes of sizes, of what is told by its value, names of the module of dtypes)"},
+    {"set_instructed", set_instructed, METH_VARARGS, "set_instructed(classes of sizes, of what is told by its value, names of the module of dtypes, at_offset)"},
     FAST("told", tell_call, "told(function, args, keywords): what tells the call from others, and its operands; None where Python is to compute it."),
     FAST("instructed", run_superinstruction, "instructed(table, function, args, keywords): what it gives, None where Python is to compute it, or False: steps are unknown."),
+    FAST("gradients", run_gradients, "gradients(formulas, trace, node, gradient): what the node gives for its targets by the first that is for it, or None."),
     FAST("arithmetic", arithmetic, "arithmetic(values, steps, guards, results, hashed): the results, the guard that does not hold, or None."),
     FAST("reaches", reach, "reaches(roots, wanted): ids of what leads to one that is wanted, or None where Python is to look."),
     FAST("run_pass", run_pass, "run_pass(work, state, heap, pending, leaves, keep, needed, wanted): works through the nodes that have nothing unusual."),

@@ -1,12 +1,12 @@
-/* Library functions that are computed at once and come again (`autograd/superinstruction.py`): their steps for operands of certain layouts, run one after
-   the other. What lies between operands and results is memory alone, without storages and handles. */
+/* Library functions and gradients that are computed at once and come again (`autograd/superinstruction.py`, `autograd/formula.py`): their steps for operands
+   of certain layouts, run one after the other. What lies between operands and results is memory alone, without storages and handles. */
 #include "kernels.h"
 #include "eager.h"
 #include <math.h>
 
 #define MOST_OPERANDS 16
 #define MOST_MEMBERS 48
-#define MOST_RESULTS 8
+#define MOST_RESULTS 24
 #define MOST_KEY 64
 
 /* Where an operand of a step comes from: an operand of the function or, behind those, the result of a step; -1: it is always the same number, which a
@@ -17,10 +17,11 @@ typedef struct { int from; npy_intp offset; double number; PyObject *value, *lay
 /* One step: by a kernel; by a routine, a function of arrays; or by `kept`, an array that is always the same. Or none: the elements of its operand, side by
    side, lie between `low` and `high`, else Python is to compute. `floating`: see `Buffer`. */
 typedef struct { Kernel *kernel; PyObject *routine, *memory, *kept; int check, floating, inputs; Source *sources; double low, high; } Member;
-typedef struct { int from; PyObject *layout; } Result; /* of an operand: it is that operand itself; -1: None */
+/* -1: None. Of an operand: it is that operand itself, if `layout` is None, else a view of it that begins `offset` elements behind it. */
+typedef struct { int from; npy_intp offset; PyObject *layout; } Result;
 
-/* `make`: what makes of the results what the function gives; None: it is one tensor. */
-typedef struct { PyObject_HEAD int operands, members, results; PyObject *make; Member *member; Result result[MOST_RESULTS]; } Superinstruction;
+/* `make`: what makes of the results what the function gives; None: it is one tensor. `guards`, of a gradient: what its operands must be, see `fits`. */
+typedef struct { PyObject_HEAD int operands, members, results; PyObject *make, *guards; Member *member; Result result[MOST_RESULTS]; } Superinstruction;
 
 /* -------------------------------------------------------------------------------------------------------------- what is told once */
 
@@ -74,8 +75,8 @@ static bool read_member(Superinstruction *whole, PyObject *item) {
 static bool read_result(Superinstruction *whole, PyObject *item) {
     Result *result = &whole->result[whole->results];
     PyObject *layout;
-    if (!PyArg_ParseTuple(item, "iO", &result->from, &layout)) return false;
-    if (result->from >= whole->operands + whole->members || (result->from >= whole->operands && !Py_IS_TYPE(layout, Layout.type))) {
+    if (!PyArg_ParseTuple(item, "inO", &result->from, &result->offset, &layout)) return false;
+    if (result->from >= whole->operands + whole->members || ((result->from >= whole->operands || layout != Py_None) && !Py_IS_TYPE(layout, Layout.type))) {
         PyErr_SetString(PyExc_IndexError, "no step has that result");
         return false;
     }
@@ -84,13 +85,13 @@ static bool read_result(Superinstruction *whole, PyObject *item) {
     return true;
 }
 
-/* Superinstruction(operands, members, results, make): (kernel, routine, array or (low, high); (from, offset, layout) or number, ..; layout of the memory; whether it is the
-   code of a check; whether its buffer is floating) for each step, (from, layout) for each result. */
+/* Superinstruction(operands, members, results, make, guards): (kernel, routine, array or (low, high); (from, offset, layout) or number, ..; layout of the memory; whether it is the
+   code of a check; whether its buffer is floating) for each step, (from, offset, layout) for each result. */
 static PyObject *super_create(PyTypeObject *type, PyObject *args, PyObject *names) {
     (void)names;
     int operands;
-    PyObject *members, *results, *make;
-    if (!PyArg_ParseTuple(args, "iO!O!O", &operands, &PyTuple_Type, &members, &PyTuple_Type, &results, &make)) return NULL;
+    PyObject *members, *results, *make, *guards;
+    if (!PyArg_ParseTuple(args, "iO!O!OO", &operands, &PyTuple_Type, &members, &PyTuple_Type, &results, &make, &guards)) return NULL;
     if (operands < 0 || operands > MOST_OPERANDS || PyTuple_GET_SIZE(members) > MOST_MEMBERS || PyTuple_GET_SIZE(results) > MOST_RESULTS) {
         PyErr_SetString(PyExc_ValueError, "more steps than there is room for");
         return NULL;
@@ -99,6 +100,7 @@ static PyObject *super_create(PyTypeObject *type, PyObject *args, PyObject *name
     if (whole == NULL) return NULL;
     whole->operands = operands;
     whole->make = Py_NewRef(make);
+    whole->guards = Py_NewRef(guards);
     whole->member = PyMem_Calloc(PyTuple_GET_SIZE(members) + 1, sizeof(Member));
     bool ok = whole->member != NULL || PyErr_NoMemory() != NULL;
     for (Py_ssize_t k = 0; ok && k < PyTuple_GET_SIZE(members); k++) ok = read_member(whole, PyTuple_GET_ITEM(members, k));
@@ -124,6 +126,7 @@ static void super_destroy(PyObject *self) {
     PyMem_Free(whole->member);
     for (int k = 0; k < whole->results; k++) Py_DECREF(whole->result[k].layout);
     Py_XDECREF(whole->make);
+    Py_XDECREF(whole->guards);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -139,8 +142,14 @@ PyTypeObject Superinstruction_Type = {
 
 /* ---------------------------------------------------------------------------------------------------------------------- one run */
 
-/* What a run has of the operands and steps: their memory, and where an operand begins in it. */
-typedef struct { PyObject *operands[MOST_OPERANDS]; PyArrayObject *arrays[MOST_OPERANDS + MOST_MEMBERS]; npy_intp start[MOST_OPERANDS + MOST_MEMBERS]; } Run;
+static PyObject *types, *at_offset, *default_name, *quietly_name;
+
+/* What a run has of the operands and steps: their memory, and where an operand begins in it; or the number that an operand is. */
+typedef struct {
+    PyObject *operands[MOST_OPERANDS], *number[MOST_OPERANDS];
+    PyArrayObject *arrays[MOST_OPERANDS + MOST_MEMBERS];
+    npy_intp start[MOST_OPERANDS + MOST_MEMBERS];
+} Run;
 
 static PyArrayObject *by_kernel(Superinstruction *whole, Member *member, Run *run) {
     Kernel *kernel = member->kernel;
@@ -151,9 +160,9 @@ static PyArrayObject *by_kernel(Superinstruction *whole, Member *member, Run *ru
         int from = source->from;
         if (from < 0) { pointers[j] = (char *)&source->number; continue; }
         PyArrayObject *array = run->arrays[from];
-        if (from < whole->operands && PyTuple_CheckExact(run->operands[from])) {
+        if (from < whole->operands && run->number[from] != NULL) {
             pointers[j] = (char *)&numbers[j];
-            if (!number_at(PyTuple_GET_ITEM(run->operands[from], 0), kernel->types[j], pointers[j])) return NULL;
+            if (!number_at(run->number[from], kernel->types[j], pointers[j])) return NULL;
         } else if (array == NULL || PyArray_TYPE(array) != kernel->types[j])
             return NULL;
         else
@@ -191,8 +200,8 @@ static PyArrayObject *by_routine(Superinstruction *whole, Member *member, Run *r
         int from = source->from;
         if (from < 0)
             args[1 + j] = Py_NewRef(source->value);
-        else if (from < whole->operands && PyTuple_CheckExact(run->operands[from]))
-            args[1 + j] = Py_NewRef(PyTuple_GET_ITEM(run->operands[from], 0));
+        else if (from < whole->operands && run->number[from] != NULL)
+            args[1 + j] = Py_NewRef(run->number[from]);
         else
             args[1 + j] = run->arrays[from] == NULL ? NULL : shown_from(run->arrays[from], source->layout, run->start[from] + source->offset);
         ok = args[1 + j] != NULL;
@@ -227,14 +236,22 @@ static bool within(Member *member, Run *run) {
 
 static PyArrayObject *copied(PyArrayObject *array) { return (PyArrayObject *)PyArray_NewCopy(array, NPY_CORDER); }
 
-/* All steps; false, with an error or without, where Python is to compute. */
-static bool run_steps(Superinstruction *whole, Run *run, PyObject *quietly) {
+/* Where the operands of a function lie. */
+static bool find_operands(Superinstruction *whole, Run *run) {
     for (int k = 0; k < whole->operands; k++) {
         PyObject *x = run->operands[k];
-        if (PyTuple_CheckExact(x)) continue;
+        if (PyTuple_CheckExact(x)) {
+            run->number[k] = PyTuple_GET_ITEM(x, 0);
+            continue;
+        }
         if ((run->arrays[k] = memory_of(x)) == NULL) return false;
         run->start[k] = PyLong_AsSsize_t(AT(AT(x, Tensor.at._layout), Layout.at.offset));
     }
+    return true;
+}
+
+/* All steps; false, with an error or without, where Python is to compute. */
+static bool run_steps(Superinstruction *whole, Run *run, PyObject *quietly) {
     for (int k = 0; k < whole->members; k++) {
         Member *member = &whole->member[k];
         if (member->kernel == NULL && member->kept == NULL && member->routine == NULL) {
@@ -250,12 +267,25 @@ static bool run_steps(Superinstruction *whole, Run *run, PyObject *quietly) {
     return true;
 }
 
+/* A view of an operand. */
+static PyObject *view_of(Result *result, Run *run) {
+    PyObject *x = run->operands[result->from], *storage = Py_IS_TYPE(x, Storage.type) ? x : AT(x, Tensor.at._storage), *layout = Py_NewRef(result->layout);
+    npy_intp first = run->start[result->from] + result->offset;
+    if (first != PyLong_AsSsize_t(AT(layout, Layout.at.offset))) Py_SETREF(layout, PyObject_CallFunction(at_offset, "On", layout, first));
+    PyObject *t = layout == NULL ? NULL : new_tensor(Py_NewRef(storage), layout);
+    Py_XDECREF(layout);
+    return t;
+}
+
 static PyObject *results_of(Superinstruction *whole, Run *run, PyObject *trace) {
     PyObject *storages[MOST_MEMBERS] = {NULL}, *found = PyTuple_New(whole->results);
     for (int k = 0; found != NULL && k < whole->results; k++) {
         int from = whole->result[k].from - whole->operands;
         if (from < 0) {
-            PyTuple_SET_ITEM(found, k, Py_NewRef(from < -whole->operands ? Py_None : run->operands[from + whole->operands]));
+            Result *result = &whole->result[k];
+            PyObject *x = result->from < 0 ? Py_NewRef(Py_None) : result->layout == Py_None ? Py_NewRef(run->operands[result->from]) : view_of(result, run);
+            if (x == NULL) { Py_CLEAR(found); break; }
+            PyTuple_SET_ITEM(found, k, x);
             continue;
         }
         Member *member = &whole->member[from];
@@ -283,12 +313,12 @@ static PyObject *results_of(Superinstruction *whole, Run *run, PyObject *trace) 
    stay the same, there is too much of it, or a gradient is asked for (`grad`: whether there are any). `floats`: how many numbers with a point are among it. */
 typedef struct { PyObject *part[MOST_KEY], *operand[MOST_OPERANDS]; int count, operands, floats; bool grad; } Call;
 
-static PyObject *sizes, *constants, *types, *default_name, *quietly_name;
+static PyObject *sizes, *constants;
 
-/* set_instructed(classes of sizes, classes of what is told by its value, names of the module `dtypes`) */
+/* set_instructed(classes of sizes, classes of what is told by its value, names of the module `dtypes`, what gives a layout another offset) */
 PyObject *set_instructed(PyObject *module, PyObject *args) {
     (void)module;
-    if (!PyArg_ParseTuple(args, "OOO!", &sizes, &constants, &PyDict_Type, &types)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOO!O", &sizes, &constants, &PyDict_Type, &types, &at_offset)) return NULL;
     Py_INCREF(args); /* keeps all */
     default_name = PyUnicode_InternFromString("_default_float");
     quietly_name = PyUnicode_InternFromString("quietly");
@@ -381,7 +411,7 @@ static PyObject *computed(Superinstruction *whole, Call *call, PyObject *trace) 
     PyObject *quietly = PyObject_GetAttr(trace, quietly_name), *found = NULL;
     Run run = {0};
     memcpy(run.operands, call->operand, sizeof(PyObject *) * call->operands);
-    if (quietly != NULL && run_steps(whole, &run, quietly)) found = results_of(whole, &run, trace);
+    if (quietly != NULL && find_operands(whole, &run) && run_steps(whole, &run, quietly)) found = results_of(whole, &run, trace);
     Py_XDECREF(quietly);
     for (int k = 0; k < whole->members; k++) Py_XDECREF(run.arrays[whole->operands + k]);
     if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear(); /* Python says what is wrong, where it is */
@@ -409,5 +439,77 @@ PyObject *run_superinstruction(PyObject *module, PyObject *const *args, Py_ssize
         Py_XDECREF(key);
     }
     Py_DECREF(state);
+    return found != NULL || PyErr_Occurred() ? found : Py_NewRef(Py_None);
+}
+
+/* --------------------------------------------------------------------------------------------------------------------- gradients */
+
+static bool same_number(PyObject *x, PyObject *guard) {
+    if (!PyFloat_CheckExact(guard)) return Py_IS_TYPE(x, Py_TYPE(guard)) && PyObject_RichCompareBool(x, guard, Py_EQ) == 1;
+    double a = PyFloat_CheckExact(x) ? PyFloat_AS_DOUBLE(x) : 0.0, b = PyFloat_AS_DOUBLE(guard);
+    return PyFloat_CheckExact(x) && memcmp(&a, &b, sizeof a) == 0; /* zeros differ by their signs */
+}
+
+/* Whether an operand of a gradient is what the steps are for, and has not been written since: `guard` is the layout of a tensor without its offset or of a
+   storage, `float` for any, or a number. `value`: how a storage is seen. */
+static bool fits(Run *run, int k, PyObject *x, PyObject *guard, PyObject *version, PyObject *value) {
+    PyObject *storage = NULL, *view = value;
+    run->operands[k] = x;
+    if (Py_IS_TYPE(x, Storage.type)) {
+        storage = x;
+        if (AT(x, Storage.at.layout) != guard) return false;
+    } else if (is_tensor(x)) {
+        storage = AT(x, Tensor.at._storage);
+        view = AT(x, Tensor.at._layout);
+        if (origin_of(x) != guard) return false;
+    } else if (guard == (PyObject *)&PyFloat_Type) {
+        run->number[k] = x;
+        return PyFloat_CheckExact(x);
+    } else
+        return !Py_IS_TYPE(guard, Layout.type) && same_number(x, guard);
+    if (version != NULL && AT(storage, Storage.at.version) != version && PyObject_RichCompareBool(AT(storage, Storage.at.version), version, Py_EQ) != 1) return false;
+    run->start[k] = PyLong_AsSsize_t(AT(view, Layout.at.offset));
+    return (run->arrays[k] = memory_in(storage)) != NULL;
+}
+
+/* What a node gives for its targets by the steps of `whole`; NULL, with an error or without, where these are not for it. The first two guards are the
+   default dtype and which targets there are, as bits. */
+static PyObject *by_steps(Superinstruction *whole, PyObject *trace, PyObject *node, PyObject *gradient) {
+    PyObject *saved = AT(node, Node.at.saved), *versions = AT(node, Node.at.versions), *targets = AT(node, Node.at.next), *key, *x;
+    Py_ssize_t count = saved == Py_None ? 0 : PyDict_CheckExact(saved) ? PyDict_GET_SIZE(saved) : -1;
+    if (whole->guards == Py_None || whole->operands != count + 1 || PyTuple_GET_SIZE(versions) != count || PyTuple_GET_SIZE(targets) > 60) return NULL;
+    unsigned long long present = 0;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(targets); k++) present |= (unsigned long long)(PyTuple_GET_ITEM(targets, k) != Py_None) << k;
+    if (PyTuple_GET_ITEM(whole->guards, 0) != PyDict_GetItemWithError(types, default_name) || PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(whole->guards, 1)) != present)
+        return NULL;
+    Run run = {0};
+    PyObject *value = AT(AT(node, Node.at.edge), Edge.at.layout);
+    if (!Py_IS_TYPE(gradient, Tensor.type) || !fits(&run, 0, gradient, PyTuple_GET_ITEM(whole->guards, 2), NULL, value)) return NULL;
+    for (Py_ssize_t at = 0, k = 0; k < count && PyDict_Next(saved, &at, &key, &x); k++)
+        if (!fits(&run, (int)k + 1, x, PyTuple_GET_ITEM(whole->guards, k + 3), PyTuple_GET_ITEM(versions, k), value)) return NULL;
+    PyObject *quietly = PyObject_GetAttr(trace, quietly_name), *found = NULL;
+    for (int k = 0; k < whole->operands; k++) Py_INCREF(run.operands[k]); /* a routine may have Python run, and that anything */
+    if (quietly != NULL && run_steps(whole, &run, quietly)) found = results_of(whole, &run, trace);
+    for (int k = 0; k < whole->operands; k++) Py_DECREF(run.operands[k]);
+    for (int k = 0; k < whole->members; k++) Py_XDECREF(run.arrays[whole->operands + k]);
+    Py_XDECREF(quietly);
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
+    return found;
+}
+
+PyObject *gradients_by(PyObject *formulas, PyObject *trace, PyObject *node, PyObject *gradient) {
+    PyObject *found = NULL;
+    Py_INCREF(formulas); /* another thread may give the edge others */
+    for (Py_ssize_t k = 0; found == NULL && !PyErr_Occurred() && k < PyTuple_GET_SIZE(formulas); k++)
+        found = by_steps((Superinstruction *)PyTuple_GET_ITEM(formulas, k), trace, node, gradient);
+    Py_DECREF(formulas);
+    return found;
+}
+
+/* gradients(formulas, trace, node, gradient): what a node gives for its targets by the first of several superinstructions that is for it, or None. */
+PyObject *run_gradients(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (count != 4 || !PyTuple_CheckExact(args[0]) || types == NULL) { PyErr_SetString(PyExc_TypeError, "gradients takes formulas, a trace, a node and a gradient"); return NULL; }
+    PyObject *found = gradients_by(args[0], args[1], args[2], args[3]);
     return found != NULL || PyErr_Occurred() ? found : Py_NewRef(Py_None);
 }

@@ -72,14 +72,30 @@ static bool fill(PyArrayObject *into, const char *number) {
     return NpyIter_Deallocate(rows) == NPY_SUCCEED;
 }
 
+/* Whether nobody but a storage has its memory, so that values may change where they lie. */
+static bool own(PyObject *storage) {
+    PyObject *buffer = AT(storage, Storage.at.buffer);
+    return Py_REFCNT(buffer) == 1 && AT(buffer, Buffer.at.owner) == Py_None && AT(buffer, Buffer.at.export) == Py_None && AT(buffer, Buffer.at.readers) == Py_None;
+}
+
+/* Somebody writes into a storage now; false with an error. */
+static bool written(PyObject *storage, PyObject *edge) {
+    PyObject *version = PyNumber_Add(AT(storage, Storage.at.version), known.one);
+    if (version == NULL) return false;
+    replace(storage, Storage.at.trace, Py_NewRef(Py_None));
+    replace(storage, Storage.at.slot, Py_NewRef(known.minus_one));
+    replace(storage, Storage.at.home, Py_NewRef(Py_None));
+    replace(storage, Storage.at.version, version);
+    replace(storage, Storage.at.writer, Py_NewRef(edge));
+    return true;
+}
+
 /* Whether a value, a tensor of the same shape and type or a number that the type holds, was written: 1; 0 where Python is to do it; -1 with an error. */
 static int write_value(PyObject *state, PyObject *t, PyObject *value) {
     PyObject *view = AT(t, Tensor.at._layout), *storage = AT(t, Tensor.at._storage), *whole = AT(storage, Storage.at.layout), *base = AT(t, Tensor.at._base);
-    PyObject *buffer = AT(storage, Storage.at.buffer), *dtype = AT(view, Layout.at.dtype);
+    PyObject *dtype = AT(view, Layout.at.dtype);
     PyArrayObject *memory = memory_of(t);
-    if (memory == NULL || Py_REFCNT(buffer) != 1 || AT(buffer, Buffer.at.owner) != Py_None || AT(buffer, Buffer.at.export) != Py_None
-        || AT(buffer, Buffer.at.readers) != Py_None || !PyArray_ISWRITEABLE(memory))
-        return 0;
+    if (memory == NULL || !own(storage) || !PyArray_ISWRITEABLE(memory)) return 0;
     if (AT(view, Layout.at.device) != cpu || dtype != AT(whole, Layout.at.dtype) || AT(view, Layout.at.numel) == known.zero) return 0;
     if (view != whole && PyObject_RichCompareBool(AT(view, Layout.at.numel), AT(whole, Layout.at.numel), Py_EQ)) return 0; /* the storage may get its shape */
     if (Py_IS_TYPE(AT(base == Py_None ? t : base, Tensor.at._views), (PyTypeObject *)silent) || !shown_once(view)) return 0;
@@ -100,14 +116,9 @@ static int write_value(PyObject *state, PyObject *t, PyObject *value) {
     }
     PyObject *edge = source == NULL ? NULL : writer_of(state, whole);
     if (edge != NULL) target = shown(memory, view);
-    PyObject *version = target == NULL ? NULL : PyNumber_Add(AT(storage, Storage.at.version), known.one);
+    bool begun = target != NULL && written(storage, edge);
     int done = PyErr_Occurred() ? -1 : 0;
-    if (version != NULL) {
-        replace(storage, Storage.at.trace, Py_NewRef(Py_None));
-        replace(storage, Storage.at.slot, Py_NewRef(known.minus_one));
-        replace(storage, Storage.at.home, Py_NewRef(Py_None));
-        replace(storage, Storage.at.version, version);
-        replace(storage, Storage.at.writer, Py_NewRef(edge));
+    if (begun) {
         bool ok = tensor ? same || PyArray_CopyInto((PyArrayObject *)target, (PyArrayObject *)source) == 0 : fill((PyArrayObject *)target, number);
         done = ok ? 1 : -1;
     }
@@ -128,6 +139,59 @@ PyObject *write_at_once(PyObject *module, PyObject *const *args, Py_ssize_t coun
     bool history = AT(state, State.at.grad) == Py_True
         && (needs(args[0]) || (is_tensor(args[1]) && needs(args[1])) || (base != Py_None && is_tensor(base) && needs(base)));
     int done = !history && Py_IS_TYPE(AT(state, State.at.trace), eager_type) && possible(state) ? write_value(state, args[0], args[1]) : 0;
+    Py_DECREF(state);
+    return done < 0 ? NULL : PyBool_FromLong(done);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ gradients of leaves */
+
+/* Whether a gradient is a value in memory of its own, row-major, which `layout` shows whole. */
+static bool whole(PyObject *t) {
+    PyObject *view = AT(t, Tensor.at._layout);
+    return AT(AT(t, Tensor.at._storage), Storage.at.layout) == view && AT(view, Layout.at.device) == cpu && memory_of(t) != NULL
+        && AT(view, Layout.at.contiguous) == Py_True && AT(view, Layout.at.offset) == known.zero;
+}
+
+#define ADD(Type) for (npy_intp k = 0; k < count; k++) ((Type *)to)[k] += ((const Type *)from)[k];
+
+/* Adds one gradient to another where that lies: 1; 0 where Python is to do it; -1 with an error. */
+static int add_in_place(PyObject *state, PyObject *held, PyObject *gradient) {
+    PyObject *storage = AT(held, Tensor.at._storage);
+    if (!Py_IS_TYPE(held, Tensor.type) || AT(held, Tensor.at._layout) != AT(gradient, Tensor.at._layout) || !whole(held) || !own(storage)) return 0;
+    PyArrayObject *into = memory_of(held), *other = memory_of(gradient);
+    int type = PyArray_TYPE(into);
+    if ((type != NPY_FLOAT && type != NPY_DOUBLE) || PyArray_TYPE(other) != type || !PyArray_ISWRITEABLE(into)) return 0;
+    PyObject *edge = writer_of(state, AT(storage, Storage.at.layout));
+    if (edge == NULL) return PyErr_Occurred() ? -1 : 0;
+    bool begun = written(storage, edge);
+    Py_DECREF(edge);
+    if (!begun) return -1;
+    npy_intp count = PyArray_SIZE(into);
+    char *to = PyArray_BYTES(into);
+    const char *from = PyArray_BYTES(other);
+    if (type == NPY_FLOAT) { ADD(float) } else { ADD(double) }
+    return 1;
+}
+
+/* Has a leaf without a gradient show the memory of one: 1; 0 where Python is to do it; -1 with an error. */
+static int set_gradient(PyObject *leaf, PyObject *gradient) {
+    PyObject *storage = AT(gradient, Tensor.at._storage), *buffer = AT(storage, Storage.at.buffer);
+    if (AT(AT(leaf, Tensor.at._layout), Layout.at.upright) != Py_True || AT(buffer, Buffer.at.owner) != Py_None || AT(buffer, Buffer.at.export) != Py_None) return 0;
+    PyObject *t = new_tensor(new_storage(Py_None, known.minus_one, AT(storage, Storage.at.layout), buffer), AT(gradient, Tensor.at._layout));
+    if (t == NULL) return -1;
+    replace(leaf, Tensor.at._grad, t);
+    return 1;
+}
+
+/* accumulate(leaf, gradient): whether the leaf has the gradient now, as by `accumulate_grad` of `autograd/engine.py`, but for hooks; else nothing has happened. */
+PyObject *accumulate(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (count != 2 || cpu == NULL || !is_tensor(args[0]) || !Py_IS_TYPE(args[1], Tensor.type) || !whole(args[1])) Py_RETURN_FALSE;
+    PyObject *state = current_state(), *leaf = args[0], *held = AT(leaf, Tensor.at._grad);
+    if (state == NULL) return NULL;
+    int done = 0;
+    if (AT(AT(leaf, Tensor.at._layout), Layout.at.device) == cpu && AT(state, State.at.grad) == Py_False && Py_IS_TYPE(AT(state, State.at.trace), eager_type))
+        done = held == Py_None ? set_gradient(leaf, args[1]) : add_in_place(state, held, args[1]);
     Py_DECREF(state);
     return done < 0 ? NULL : PyBool_FromLong(done);
 }

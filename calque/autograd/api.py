@@ -244,8 +244,9 @@ def backward(
         def walk() -> None:
             run_backward(_roots("backward", outputs, gradients), keep, create_graph, True)
 
-        given = [None] * len(outputs) if gradients is None else _as_list(gradients)
-        if create_graph or RuleNamespace.check_nan or not _again(outputs, given, keep, walk):
+        if create_graph or RuleNamespace.check_nan or local.state.trace.eager:
+            walk()
+        elif not _again(outputs, [None] * len(outputs) if gradients is None else _as_list(gradients), keep, walk):
             walk()
         return
     roots = _roots("backward", tensors, gradients)

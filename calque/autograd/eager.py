@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from calque import tensor
-from calque.autograd import formula
 from calque.autograd.routines import kernel, routine, same
 from calque.backend.ref.interpret import number_as_array, run_node
 from calque.backend.ref.quick import WHOLE
@@ -302,13 +301,6 @@ class Eager:
             found = value_layout(view)  # of one element, the operands may have any strides
             return self.made(self.quietly(np.add, self.array(a), self.array(b)), found, True)
         return record(_ADD, (a, b))
-
-    def gradients(self, node: GradNode, grad: Tensor, rule: Callable[..., Any]) -> Sequence[Any] | None:
-        """What a node gives for its targets, by a function that computes what its rule would record; None if the rule has to be run."""
-        if settings.verify:
-            return formula.verified(self, node, grad, rule)
-        found = self.quietly(node.edge.formula, self, node, grad)
-        return formula.gradients(self, node, grad, rule) if found is None else found
 
     def seen(self, node: FunctionNode, grad: Tensor, rule: Callable[..., Any]) -> Sequence[Any]:
         """What the node of a view gives for its target: mostly the gradient's values as they lie, under a layout that follows from its own. What the

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from calque.autograd import template
+from calque.autograd import formula, template
 from calque.autograd.eager import Eager, leave, shown_back
 from calque.autograd.grad_fn import STOPPED, PostHook, run_post_hooks
 from calque.autograd.moving import move
+from calque.base.config import settings
 from calque.base.dtypes import DType
 from calque.base.errors import AutogradError, DTypeError, NonFiniteError, ShapeError
 from calque.base.layout import Layout
@@ -370,7 +371,7 @@ class _Pass:
         if self.appends and node.__class__ is GradNode:
             trace = state.trace
             if trace.__class__ is Eager:
-                found = trace.gradients(node, gradient, apply_primitive)
+                found = (formula.verified if settings.verify else formula.gradients)(trace, node, gradient, apply_primitive)
             else:
                 found = node.edge.gradients(trace, node, gradient)
         elif self.appends and state.trace.__class__ is Eager and _shows(node) and gradient.__class__ is Tensor:
@@ -421,7 +422,7 @@ def _propagate(
 def _arrive(work: _Pass, accumulate: bool) -> None:
     """Give the leaves of a pass their gradients."""
     for key, (leaf, gradient) in work.leaves.items():
-        gradient = gradient if work.stop else _leaf_hooks(leaf, gradient)
+        gradient = gradient if work.stop or not leaf._hooks else _leaf_hooks(leaf, gradient)
         if key in work.wanted:
             work.collected[key] = gradient
         if accumulate and leaf._requires_grad:  # not of one that has been frozen since
@@ -516,9 +517,8 @@ def _run_hooks(node: GradNode, gradient: Any) -> Any:
 
 
 def _leaf_hooks(leaf: Tensor, gradient: Any) -> Any:
-    if leaf._hooks:
-        abort("runs a hook of a tensor")
-    for hook in list((leaf._hooks or {}).values()):
+    abort("runs a hook of a tensor")
+    for hook in list(leaf._hooks.values()):  # type: ignore[union-attr]
         gradient = _after_hook(hook, gradient)
     return gradient
 
@@ -550,6 +550,9 @@ def _after_hook(hook: Any, gradient: Tensor) -> Any:
 
 def accumulate_grad(leaf: Tensor, gradient: Tensor) -> None:
     """Add to `leaf.grad`, or set it to a value of its own; then run the post-accumulate hooks."""
+    if hot is not None and hot.accumulate(leaf, gradient):
+        _after_accumulation(leaf)
+        return
     held, view = leaf._grad, layout_of(leaf)
     if gradient.__class__ not in TENSOR_TYPES and held.__class__ in TENSOR_TYPES:  # a sparse one
         gradient = gradient.to_dense()  # type: ignore[attr-defined]

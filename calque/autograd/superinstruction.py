@@ -1,4 +1,4 @@
-"""Library functions that are computed at once, as one superinstruction of the compiled module.
+"""Library functions and gradients that are computed at once, as one superinstruction of the compiled module each.
 
 Where small operations are computed where they are written (`eager.py`), what is left of a function like a softmax are the frames of Python between
 its operations, and handles that nobody sees. So a function that lasts and comes again with operands of the same layouts, and otherwise the same
@@ -27,8 +27,9 @@ from calque.base.native import hot
 from calque.base.shapes import Size
 from calque.observe import source
 from calque.ops.opdef import OpDef
+from calque.record.live import LiveFloat, plain
 from calque.record.recorder import Storage, local
-from calque.tensor import Tensor, wrap
+from calque.tensor import Tensor, sub_layout, wrap
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Source = tuple[int, int, Layout] | Any
@@ -44,7 +45,7 @@ False: they are others each time."""
 
 instructed: Any = None if hot is None else hot.instructed
 if hot is not None:
-    hot.set_instructed({Size}, {int, str, DType, Device}, vars(dtypes))
+    hot.set_instructed({Size}, {int, str, DType, Device}, vars(dtypes), lambda view, offset: sub_layout(view, tuple(view.shape), view.strides, offset))
 
 
 class _Member:
@@ -59,11 +60,12 @@ class _Member:
 
 class _Watched(Eager):
     """Computes a function as `Eager` does, and notes its steps. `steady`: whether they are all there is to it. Until it is not, no storage shows its
-    value to anybody but the steps, as if all were only recorded: whoever reads one, or decides by one, has to ask for it here."""
+    value to anybody but the steps, as if all were only recorded: whoever reads one, or decides by one, has to ask for it here. `gradient`: it gives
+    gradients, which may show the memory of its operands."""
 
-    def __init__(self, eager: Eager, operands: tuple[Any, ...]) -> None:
+    def __init__(self, eager: Eager, operands: tuple[Any, ...], gradient: bool = False) -> None:
         super().__init__()
-        self.loose = eager.loose
+        self.loose, self.gradient = eager.loose, gradient
         self.members: list[_Member] = []
         self.operands = operands
         self.handles = [x for x in operands if isinstance(x, Tensor)]  # keep the storages, whose numbers nobody else gets
@@ -119,12 +121,13 @@ class _Watched(Eager):
 
     def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Tensor:
         """As `Eager.record`."""
-        t: Tensor = self._computed(Eager.record, op, operands, attrs, row_major)
+        numbers = tuple([(plain(x[0]), x[1]) if x.__class__ is tuple else x for x in operands])
+        t: Tensor = self._computed(Eager.record, op, numbers, attrs, row_major)
         if self.steady:
             shown = tuple([x[1] if x.__class__ is tuple else x._layout.origin or x._layout for x in operands])
             step = step_of(op, shown, attrs, row_major)
             sources = tuple([self._number(x, step) if x.__class__ is tuple else self._source(x) for x in operands])
-            if None in sources or step.large or (step.kernel is None and not _plain(step)):
+            if None in sources or (step.large and not self.gradient) or (step.kernel is None and not _plain(step)):
                 self.unsteady()
             self._made(t, _Member(step.kernel or step.function, sources, step.memory), op.kind != "random")
         return t
@@ -181,7 +184,7 @@ class _Watched(Eager):
 
     def _number(self, x: tuple[Any, Any], step: Step) -> Source:
         """The place of an operand that is a number, or the number that a step always has."""
-        place = self.numbers.get(id(x))
+        place = x[0].index if x[0].__class__ is LiveFloat else self.numbers.get(id(x))
         if place is not None:
             return (place, 0, step.value) if step.kernel is not None or step.numbers else None
         return x[0] if step.kernel is not None or step.numbers else number_as_array(*x)
@@ -192,26 +195,27 @@ class _Watched(Eager):
         place, begins = self.place.get(id(x._storage), (-1, 0))
         return None if place < 0 else (place, x._layout.offset - begins, x._layout)
 
-    def superinstruction(self, found: Any) -> Any:
-        """Of the steps that make what the function gave, or are codes of checks; False if something else is to it."""
+    def superinstruction(self, found: Any, guards: tuple[Any, ...] | None = None) -> Any:
+        """Of the steps that make what the function gave, or are codes of checks, and its bytes; False if something else is to it. `guards`: what its
+        operands must be if it gives gradients, see `native/superinstruction.c`."""
         values = found if isinstance(found, (tuple, list)) else (found,)
         make = None if values is not found else getattr(values, "_make", values.__class__)
         ends = [self._end(t) for t in values]
         if not self.steady or source.warned != self.warned or None in ends:
             return False
-        return self._of_steps(ends, make)
+        return self._of_steps(ends, make, guards)
 
     def _end(self, t: object) -> tuple[int, int, Any] | None:
-        """Where a result comes from: from a step, or it is an operand, or None."""
+        """Where a result comes from: from a step, or it is an operand, or None; or, of gradients, the memory of an operand."""
         if t is None:
             return -1, 0, None
         own = next((k for k, x in enumerate(self.operands) if x is t), -1)
         if own >= 0:
             return own, 0, None
         place = self._source(t) if isinstance(t, Tensor) and t.__class__ is Tensor and _as_made(t) else None
-        return None if place is None or place[0] < len(self.operands) else place
+        return None if place is None or (place[0] < len(self.operands) and not self.gradient) else place
 
-    def _of_steps(self, ends: list[Any], make: Any) -> Any:
+    def _of_steps(self, ends: list[Any], make: Any, guards: tuple[Any, ...] | None) -> Any:
         first = len(self.operands)
         needed = {end[0] for end in ends} | {first + k for k, member in enumerate(self.members) if member.check}
         for k in reversed(range(len(self.members))):
@@ -225,7 +229,7 @@ class _Watched(Eager):
                 members.append((member.how, sources, member.memory, member.check, member.floating))
                 numbers[first + k] = len(numbers)
         try:
-            made = hot.Superinstruction(first, tuple(members), tuple([(numbers.get(end[0], -1), end[2]) for end in ends]), make)
+            made = hot.Superinstruction(first, tuple(members), tuple([(numbers.get(end[0], -1), *end[1:]) for end in ends]), make, guards)
         except (ValueError, TypeError):  # there are too many steps, or a number is none that its kernel takes
             return False
         return made, WHOLE + MEMBER * len(members) + sum(member[0].nbytes for member in members if member[0].__class__ is np.ndarray)
@@ -261,7 +265,7 @@ def _unknown(name: str) -> Any:
     return apply
 
 
-for _name in ("read", "parts", "total", "gradients", "seen", "write", "put", "twin", "materialise"):
+for _name in ("read", "parts", "total", "seen", "write", "put", "twin", "materialise"):
     setattr(_Watched, _name, _unknown(_name))
 
 
@@ -321,15 +325,7 @@ def _seldom(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[
     shadows: list[Any] = []
     mine = _shadowed(args, shadows)
     named = {name: _shadowed(x, shadows) for name, x in keywords.items()}
-    watched = local.state.trace = _Watched(trace, tuple(shadows))
-    made: Any = False
-    try:
-        found = function(*mine, **named)
-        made = watched.superinstruction(found) if local.state.trace is watched else False
-    finally:
-        watched.forget()
-        if local.state.trace is watched:
-            local.state.trace, trace.last = trace, watched.last  # a check may look at what the function gave
+    made, found = watch(trace, tuple(shadows), lambda: function(*mine, **named))
     if not made:
         _known.keep(key, False)
         return function(*args, **keywords)
@@ -337,14 +333,33 @@ def _seldom(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[
     return found
 
 
+def watch(trace: Eager, operands: tuple[Any, ...], function: Callable[[], Any], guards: tuple[Any, ...] | None = None) -> tuple[Any, Any]:
+    """What `_Watched.superinstruction` says of a function of these operands, and what the function gives. `trace`: what computes in this thread."""
+    watched = local.state.trace = _Watched(trace, operands, guards is not None)
+    made: Any = False
+    try:
+        found = function()
+        made = watched.superinstruction(found, guards) if local.state.trace is watched else False
+    finally:
+        watched.forget()
+        if local.state.trace is watched:
+            local.state.trace, trace.last = trace, watched.last  # a check may look at what the function gave
+    return made, found
+
+
+def shadow(storage: Storage) -> Storage:
+    """Another storage with the same memory."""
+    found = object.__new__(Storage)
+    found.trace, found.slot, found.layout, found.buffer = storage.trace, storage.slot, storage.layout, storage.buffer
+    found.home, found.version, found.writer = storage.home, storage.version, storage.writer
+    return found
+
+
 def _shadowed(x: Any, shadows: list[Any]) -> Any:
     """An argument with other handles of the same memory in place of tensors, so that each operand has a storage of its own: what came twice need not
     come twice the next time. `shadows`: the operands, as `told` has them."""
     if isinstance(x, Tensor):
-        storage, old = object.__new__(Storage), x._storage
-        storage.trace, storage.slot, storage.layout, storage.buffer = old.trace, old.slot, old.layout, old.buffer
-        storage.home, storage.version, storage.writer = old.home, old.version, old.writer
-        shadows.append(wrap(storage, x._layout))
+        shadows.append(wrap(shadow(x._storage), x._layout))
         return shadows[-1]
     if x.__class__ is tuple and len(x) == 2 and isinstance(x[1], DType):
         shadows.append(x)

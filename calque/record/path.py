@@ -70,7 +70,7 @@ class Edge:
         self.place: Any = None if parent is None else value.device if before is None or before is value.device else SEVERAL
         self.fixed = False
         self.used = 0
-        self.formula: Any = unknown  # the same where operations are computed at once, see `autograd/formula.py`
+        self.formula: tuple[Any, ...] = ()  # superinstructions that do the same where operations are computed at once, see `autograd/formula.py`
         self.gradients: Any = unknown  # (trace, node, gradient) -> what the operation's nodes give, see `autograd/template.py`
         # Behind a cut, and where a path leaves those that seldom come again (`loosen`): number of the last position, operations, the largest number
         # and where it was met (see `beat`); None elsewhere.

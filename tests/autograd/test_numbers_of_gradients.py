@@ -40,7 +40,7 @@ def checked(names: tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]], 
 @pytest.mark.parametrize("name", CASES)
 def test_one_function_is_for_all_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written = [0]
-    write = formula._written
+    write = formula._watched
 
     def counted(*arguments: Any) -> Any:
         written[0] += 1
@@ -48,7 +48,7 @@ def test_one_function_is_for_all_numbers(name: str, monkeypatch: pytest.MonkeyPa
 
     numbers = np.random.default_rng(3).uniform(-2, 2, 60).tolist()
     checked(CASES[name], numbers[:5])
-    monkeypatch.setattr(formula, "_written", counted)
+    monkeypatch.setattr(formula, "_watched", counted)
     checked(CASES[name], numbers[5:])
     assert written[0] == 0
 
