@@ -21,6 +21,20 @@ PyObject *set_backward(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyTypeObject *rule_type;
+static Py_ssize_t formulas_at;
+
+/* set_rules(NodeSteps): the class of rules that know their steps. */
+PyObject *set_rules(PyObject *module, PyObject *type) {
+    (void)module;
+    PyObject *member = PyObject_GetAttrString(type, "formulas");
+    if (member == NULL) return NULL;
+    formulas_at = ((PyMemberDescrObject *)member)->d_member->offset;
+    Py_DECREF(member);
+    rule_type = (PyTypeObject *)Py_NewRef(type);
+    Py_RETURN_NONE;
+}
+
 /* ------------------------------------------------------------------------------- the heap of `heapq`, by the first number of its entries */
 
 static inline long rank(PyObject *entry) { return PyLong_AsLong(PyTuple_GET_ITEM(entry, 0)); }
@@ -143,12 +157,26 @@ static PyObject *seen(PyObject *node, PyObject *gradient) {
     return all;
 }
 
+/* A node has given what it saved for; as `free` of `autograd/engine.py`. */
+static void let_go(PyObject *state, PyObject *node) {
+    PyObject *line = AT(state, State.at.started);
+    replace(node, Node.at.freed, Py_NewRef(PyUnicode_GET_LENGTH(line) ? line : earlier));
+    replace(node, Node.at.saved, Py_NewRef(Py_None));
+    replace(node, Node.at.versions, Py_NewRef(known.empty_tuple));
+    if (Py_IS_TYPE(node, Function.type)) replace(node, Function.at.context, Py_NewRef(Py_None));
+}
+
 /* What a node gives for its targets. A formula that is not for it gives None; then Python finds another or runs the rule. */
 static PyObject *gradients_of(const Pass *pass, PyObject *state, PyObject *node, PyObject *gradient, bool keep) {
     PyObject *trace = AT(state, State.at.trace), *edge = AT(node, Node.at.edge), *found = NULL;
     bool computed = Py_IS_TYPE(trace, eager_type);
     if (!Py_IS_TYPE(node, Node.type)) {
-        if (computed && Py_IS_TYPE(node, Function.type)) found = seen(node, gradient);
+        bool steps = rule_type != NULL && Py_IS_TYPE(node, Function.type) && Py_IS_TYPE(AT(node, Function.at.backward), rule_type);
+        if (computed && steps) {
+            found = gradients_by(AT(AT(node, Function.at.backward), formulas_at), trace, node, gradient);
+            if (found != NULL && !keep) let_go(state, node);
+        } else if (computed && Py_IS_TYPE(node, Function.type))
+            found = seen(node, gradient);
         if (found != NULL || PyErr_Occurred()) return found;
         return PyObject_CallMethodObjArgs(pass->work, gradients_name, state, node, gradient, NULL);
     }
@@ -167,12 +195,7 @@ static PyObject *gradients_of(const Pass *pass, PyObject *state, PyObject *node,
     }
     if (found == NULL && PyErr_Occurred()) return NULL;
     if (found != NULL && found != Py_None) {
-        if (AT(node, Node.at.saved) != Py_None && !keep) {
-            PyObject *line = AT(state, State.at.started);
-            replace(node, Node.at.freed, Py_NewRef(PyUnicode_GET_LENGTH(line) ? line : earlier));
-            replace(node, Node.at.saved, Py_NewRef(Py_None));
-            replace(node, Node.at.versions, Py_NewRef(known.empty_tuple));
-        }
+        if (AT(node, Node.at.saved) != Py_None && !keep) let_go(state, node);
         return found;
     }
     Py_XDECREF(found);

@@ -23,6 +23,7 @@ PyObject *gradients_by(PyObject *formulas, PyObject *trace, PyObject *node, PyOb
 PyObject *run_gradients(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *run_superinstruction(PyObject *module, PyObject *const *args, Py_ssize_t count);
 bool user_site(PyCodeObject **code, int *position);
+PyObject *line_of_user(void);
 
 PyObject *memo_entries(PyObject *module, PyObject *none);
 PyObject *set_eager(PyObject *module, PyObject *args);

@@ -83,7 +83,7 @@ PyObject *new_tensor(PyObject *storage, PyObject *layout) {
     return t;
 }
 
-static bool fill_node(PyObject *node, PyObject *edge, PyObject *next, PyObject *saved, PyObject *versions) {
+bool fill_node(PyObject *node, PyObject *edge, PyObject *next, PyObject *saved, PyObject *versions) {
     PyObject *number = Py_TYPE(known.numbers)->tp_iternext(known.numbers);
     if (number == NULL) return false;
     put(node, Node.at.edge, edge);

@@ -84,6 +84,7 @@ static inline int category_of(PyObject *layout) {
 
 PyObject *new_tensor(PyObject *storage, PyObject *layout);   /* steals the storage */
 PyObject *new_storage(PyObject *trace, PyObject *slot, PyObject *layout, PyObject *buffer);
+bool fill_node(PyObject *node, PyObject *edge, PyObject *next, PyObject *saved, PyObject *versions);
 bool attach(PyObject *out, PyObject *edge, PyObject *op, PyObject *const *operands, Py_ssize_t count);
 PyObject *make_view(PyObject *module, PyObject *const *args, Py_ssize_t count);
 

@@ -10,6 +10,7 @@ PyObject *record_binary(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *record_general(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *record_named(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *set_backward(PyObject *, PyObject *);
+PyObject *set_rules(PyObject *, PyObject *);
 PyObject *run_pass(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *reach(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *arithmetic(PyObject *, PyObject *const *, Py_ssize_t);
@@ -50,13 +51,14 @@ static PyMethodDef methods[] = {
     {"set_up", set_up, METH_VARARGS, "set_up(classes, local, types, ..): what the others work with."},
     {"set_eager", set_eager, METH_VARARGS, "set_eager(Eager, Step, steps, known_steps, step_for, ours, others, foreign, array, made, edge, edge_at, settings, tracing): the same."},
     {"set_reading", set_reading, METH_VARARGS, "set_reading(sites, unreported): what reads count and look at."},
-    {"set_writing", set_writing, METH_VARARGS, "set_writing(lines, writers, Silent, CPU): what writes look at."},
+    {"set_writing", set_writing, METH_VARARGS, "set_writing(lines, user_line, writers, Silent, CPU): what writes look at."},
     {"set_blas", set_blas, METH_VARARGS, "set_blas(address of sgemm, of dgemm, whether its integers have 64 bits)"},
     {"ufuncs", own_ufuncs, METH_NOARGS, "ufuncs(): functions of NumPy's kind for primitives that it has none for, or another one, by their names."},
     {"unchanged", new_unchanged, METH_VARARGS, "unchanged(facts, arguments, strangers, checks, sources, step): what compares all that, or None where Python is to do it."},
     FAST("acyclic", acyclic, "acyclic(x, ..): x; the collector of cycles no longer looks at any of them."),
     {"bits", draw_bits, METH_VARARGS, "bits(seed, offset, count): random bits, as int64."},
     {"set_backward", set_backward, METH_VARARGS, "set_backward(add, memo, total, shown_back)"},
+    {"set_rules", set_rules, METH_O, "set_rules(NodeSteps): the class of rules that know their steps."},
     {"remembered", memo_entries, METH_NOARGS, "remembered(): how many steps the memos of recording functions hold."},
     FAST("unary", record_unary, "unary(op, memo, input): the result, or None where Python is to make it."),
     FAST("binary", record_binary, "binary(op, memo, a, b): the result, or None where Python is to make it."),

@@ -8,6 +8,7 @@
 #define MOST_MEMBERS 48
 #define MOST_RESULTS 24
 #define MOST_KEY 64
+#define MOST_NODES 16
 
 /* Where an operand of a step comes from: an operand of the function or, behind those, the result of a step; -1: it is always the same number, which a
    kernel has as `number` and a routine as `value`. `offset`: of the operand in that memory, in elements; `layout`: how a routine sees it. Operands of the
@@ -18,10 +19,21 @@ typedef struct { int from; npy_intp offset; double number; PyObject *value, *lay
    side, lie between `low` and `high`, else Python is to compute. `floating`: see `Buffer`. */
 typedef struct { Kernel *kernel; PyObject *routine, *memory, *kept; int check, floating, inputs; Source *sources; double low, high; } Member;
 /* -1: None. Of an operand: it is that operand itself, if `layout` is None, else a view of it that begins `offset` elements behind it. */
-typedef struct { int from; npy_intp offset; PyObject *layout; } Result;
+typedef struct { int from, node; npy_intp offset; PyObject *layout; } Result; /* `node`: that of the graph that it has, or -1 */
+
+/* A node of the graph that the function makes: its name, layouts of its results, the rule (`NodeSteps` of `autograd/node_steps.py`). `next`: operands or,
+   behind those, nodes, to which its gradients go, -1: none; `uses`: operands or results of steps that the rule is given. */
+typedef struct { PyObject *label, *outputs, *rule; int targets, count, *next, *uses; } Node_Steps;
 
 /* `make`: what makes of the results what the function gives; None: it is one tensor. `guards`, of a gradient: what its operands must be, see `fits`. */
-typedef struct { PyObject_HEAD int operands, members, results; PyObject *make, *guards; Member *member; Result result[MOST_RESULTS]; } Superinstruction;
+typedef struct {
+    PyObject_HEAD
+    int operands, members, results, nodes;
+    PyObject *make, *guards;
+    Member *member;
+    Node_Steps *node;
+    Result result[MOST_RESULTS];
+} Superinstruction;
 
 /* -------------------------------------------------------------------------------------------------------------- what is told once */
 
@@ -75,8 +87,8 @@ static bool read_member(Superinstruction *whole, PyObject *item) {
 static bool read_result(Superinstruction *whole, PyObject *item) {
     Result *result = &whole->result[whole->results];
     PyObject *layout;
-    if (!PyArg_ParseTuple(item, "inO", &result->from, &result->offset, &layout)) return false;
-    if (result->from >= whole->operands + whole->members || ((result->from >= whole->operands || layout != Py_None) && !Py_IS_TYPE(layout, Layout.type))) {
+    if (!PyArg_ParseTuple(item, "inOi", &result->from, &result->offset, &layout, &result->node)) return false;
+    if (result->node >= whole->nodes || result->from >= whole->operands + whole->members || ((result->from >= whole->operands || layout != Py_None) && !Py_IS_TYPE(layout, Layout.type))) {
         PyErr_SetString(PyExc_IndexError, "no step has that result");
         return false;
     }
@@ -85,14 +97,39 @@ static bool read_result(Superinstruction *whole, PyObject *item) {
     return true;
 }
 
-/* Superinstruction(operands, members, results, make, guards): (kernel, routine, array or (low, high); (from, offset, layout) or number, ..; layout of the memory; whether it is the
-   code of a check; whether its buffer is floating) for each step, (from, offset, layout) for each result. */
+/* Numbers below `limit`, by PyMem_Malloc; NULL with an error. */
+static int *read_places(PyObject *places, int *count, int limit) {
+    *count = (int)PyTuple_GET_SIZE(places);
+    int *found = PyMem_Malloc((*count + 1) * sizeof(int));
+    if (found == NULL) PyErr_NoMemory();
+    for (int k = 0; found != NULL && k < *count; k++) {
+        found[k] = (int)PyLong_AsLong(PyTuple_GET_ITEM(places, k));
+        if (found[k] >= limit && !PyErr_Occurred()) PyErr_SetString(PyExc_IndexError, "a node has something that is not there");
+    }
+    return found;
+}
+
+static bool read_node(Superinstruction *whole, PyObject *item) {
+    PyObject *next, *uses;
+    Node_Steps *node = &whole->node[whole->nodes];
+    if (!PyArg_ParseTuple(item, "OO!OO!O!", &node->label, &PyTuple_Type, &node->outputs, &node->rule, &PyTuple_Type, &next, &PyTuple_Type, &uses)) return false;
+    Py_INCREF(node->label);
+    Py_INCREF(node->outputs);
+    Py_INCREF(node->rule);
+    node->next = read_places(next, &node->targets, whole->operands + whole->nodes);
+    node->uses = read_places(uses, &node->count, whole->operands + whole->members);
+    whole->nodes++;
+    return !PyErr_Occurred();
+}
+
+/* Superinstruction(operands, members, results, make, guards, nodes): (kernel, routine, array or (low, high); (from, offset, layout) or number, ..; layout of the memory; whether it is the
+   code of a check; whether its buffer is floating) for each step, (from, offset, layout, node) for each result, (label, outputs, rule, next, uses) for each node. */
 static PyObject *super_create(PyTypeObject *type, PyObject *args, PyObject *names) {
     (void)names;
     int operands;
-    PyObject *members, *results, *make, *guards;
-    if (!PyArg_ParseTuple(args, "iO!O!OO", &operands, &PyTuple_Type, &members, &PyTuple_Type, &results, &make, &guards)) return NULL;
-    if (operands < 0 || operands > MOST_OPERANDS || PyTuple_GET_SIZE(members) > MOST_MEMBERS || PyTuple_GET_SIZE(results) > MOST_RESULTS) {
+    PyObject *members, *results, *make, *guards, *nodes;
+    if (!PyArg_ParseTuple(args, "iO!O!OOO!", &operands, &PyTuple_Type, &members, &PyTuple_Type, &results, &make, &guards, &PyTuple_Type, &nodes)) return NULL;
+    if (operands < 0 || PyTuple_GET_SIZE(nodes) > MOST_NODES || operands > MOST_OPERANDS || PyTuple_GET_SIZE(members) > MOST_MEMBERS || PyTuple_GET_SIZE(results) > MOST_RESULTS) {
         PyErr_SetString(PyExc_ValueError, "more steps than there is room for");
         return NULL;
     }
@@ -102,8 +139,10 @@ static PyObject *super_create(PyTypeObject *type, PyObject *args, PyObject *name
     whole->make = Py_NewRef(make);
     whole->guards = Py_NewRef(guards);
     whole->member = PyMem_Calloc(PyTuple_GET_SIZE(members) + 1, sizeof(Member));
-    bool ok = whole->member != NULL || PyErr_NoMemory() != NULL;
+    whole->node = PyMem_Calloc(PyTuple_GET_SIZE(nodes) + 1, sizeof(Node_Steps));
+    bool ok = (whole->member != NULL && whole->node != NULL) || PyErr_NoMemory() != NULL;
     for (Py_ssize_t k = 0; ok && k < PyTuple_GET_SIZE(members); k++) ok = read_member(whole, PyTuple_GET_ITEM(members, k));
+    for (Py_ssize_t k = 0; ok && k < PyTuple_GET_SIZE(nodes); k++) ok = read_node(whole, PyTuple_GET_ITEM(nodes, k));
     for (Py_ssize_t k = 0; ok && k < PyTuple_GET_SIZE(results); k++) ok = read_result(whole, PyTuple_GET_ITEM(results, k));
     if (!ok) Py_CLEAR(whole);
     return (PyObject *)whole;
@@ -124,6 +163,15 @@ static void super_destroy(PyObject *self) {
         PyMem_Free(member->sources);
     }
     PyMem_Free(whole->member);
+    for (int k = 0; k < whole->nodes; k++) {
+        Node_Steps *node = &whole->node[k];
+        Py_XDECREF(node->label);
+        Py_XDECREF(node->outputs);
+        Py_XDECREF(node->rule);
+        PyMem_Free(node->next);
+        PyMem_Free(node->uses);
+    }
+    PyMem_Free(whole->node);
     for (int k = 0; k < whole->results; k++) Py_DECREF(whole->result[k].layout);
     Py_XDECREF(whole->make);
     Py_XDECREF(whole->guards);
@@ -143,6 +191,12 @@ PyTypeObject Superinstruction_Type = {
 /* ---------------------------------------------------------------------------------------------------------------------- one run */
 
 static PyObject *types, *at_offset, *default_name, *quietly_name;
+
+static PyObject *tuple_of(PyObject *const *parts, int count) {
+    PyObject *found = PyTuple_New(count);
+    for (int k = 0; found != NULL && k < count; k++) PyTuple_SET_ITEM(found, k, Py_NewRef(parts[k]));
+    return found;
+}
 
 /* What a run has of the operands and steps: their memory, and where an operand begins in it; or the number that an operand is. */
 typedef struct {
@@ -277,29 +331,108 @@ static PyObject *view_of(Result *result, Run *run) {
     return t;
 }
 
-static PyObject *results_of(Superinstruction *whole, Run *run, PyObject *trace) {
-    PyObject *storages[MOST_MEMBERS] = {NULL}, *found = PyTuple_New(whole->results);
-    for (int k = 0; found != NULL && k < whole->results; k++) {
-        int from = whole->result[k].from - whole->operands;
-        if (from < 0) {
-            Result *result = &whole->result[k];
-            PyObject *x = result->from < 0 ? Py_NewRef(Py_None) : result->layout == Py_None ? Py_NewRef(run->operands[result->from]) : view_of(result, run);
-            if (x == NULL) { Py_CLEAR(found); break; }
-            PyTuple_SET_ITEM(found, k, x);
-            continue;
+/* The storage of a step's result, a borrowed one, which `storages` keeps. `own`: somebody gets it, so that it is nobody else's memory. */
+static PyObject *storage_of(Superinstruction *whole, Run *run, PyObject **storages, int from, bool own) {
+    if (storages[from] != NULL) return storages[from];
+    Member *member = &whole->member[from];
+    PyArrayObject *flat = run->arrays[whole->operands + from];
+    PyObject *t = tensor_over(member->kept != NULL && own ? (PyObject *)copied(flat) : Py_NewRef(flat), member->memory, member->memory);
+    if (t == NULL) return NULL;
+    storages[from] = Py_NewRef(AT(t, Tensor.at._storage));
+    Py_DECREF(t);
+    if (member->floating) replace(AT(storages[from], Storage.at.buffer), Buffer.at.floating, Py_NewRef(Py_True));
+    return storages[from];
+}
+
+/* (operands, versions of their storages, where gradients of each would go) */
+static PyObject *context_of(Superinstruction *whole, Run *run) {
+    PyObject *operands = tuple_of(run->operands, whole->operands), *versions = PyTuple_New(whole->operands), *targets = PyTuple_New(whole->operands);
+    for (int k = 0; versions != NULL && targets != NULL && k < whole->operands; k++) {
+        PyObject *x = run->operands[k], *target = Py_None, *version = known.zero;
+        if (run->number[k] == NULL) {
+            version = AT(AT(x, Tensor.at._storage), Storage.at.version);
+            if (AT(x, Tensor.at._requires_grad) == Py_True) target = AT(x, Tensor.at._grad_fn) == Py_None ? x : AT(x, Tensor.at._grad_fn);
         }
-        Member *member = &whole->member[from];
-        PyObject *t;
-        if (storages[from] == NULL) {
-            PyArrayObject *flat = run->arrays[whole->operands + from];
-            t = tensor_over(member->kept != NULL ? (PyObject *)copied(flat) : Py_NewRef(flat), member->memory, whole->result[k].layout);
-            if (t != NULL) storages[from] = AT(t, Tensor.at._storage);
-            if (t != NULL && member->floating) replace(AT(storages[from], Storage.at.buffer), Buffer.at.floating, Py_NewRef(Py_True));
-        } else
-            t = new_tensor(Py_NewRef(storages[from]), whole->result[k].layout);
+        PyTuple_SET_ITEM(versions, k, Py_NewRef(version));
+        PyTuple_SET_ITEM(targets, k, Py_NewRef(target));
+    }
+    PyObject *found = operands == NULL || versions == NULL || targets == NULL ? NULL : PyTuple_Pack(3, operands, versions, targets);
+    Py_XDECREF(operands);
+    Py_XDECREF(versions);
+    Py_XDECREF(targets);
+    return found;
+}
+
+/* What a node is given: by number of the operand or, below zero, of the step. */
+static bool save(Superinstruction *whole, Node_Steps *node, Run *run, PyObject **storages, PyObject **saved, PyObject **versions) {
+    *saved = node->count ? PyDict_New() : Py_NewRef(Py_None);
+    *versions = PyTuple_New(node->count);
+    for (int k = 0; *saved != NULL && *versions != NULL && k < node->count; k++) {
+        int from = node->uses[k];
+        bool operand = from < whole->operands;
+        PyObject *value = operand ? run->operands[from] : storage_of(whole, run, storages, from - whole->operands, false);
+        PyObject *key = value == NULL ? NULL : PyLong_FromLong(operand ? from : whole->operands - 1 - from);
+        if (key == NULL || PyDict_SetItem(*saved, key, value) < 0) { Py_XDECREF(key); return false; }
+        Py_DECREF(key);
+        PyTuple_SET_ITEM(*versions, k, Py_NewRef(AT(operand ? AT(value, Tensor.at._storage) : value, Storage.at.version)));
+    }
+    return *saved != NULL && *versions != NULL;
+}
+
+static PyObject *make_node(Superinstruction *whole, Node_Steps *plan, Run *run, PyObject **storages, PyObject **made, PyObject *context, PyObject *line) {
+    PyObject *saved = NULL, *versions = NULL, *next = PyTuple_New(plan->targets), *node = NULL;
+    for (int k = 0; next != NULL && k < plan->targets; k++) {
+        int to = plan->next[k];
+        PyObject *target = to < 0 ? Py_None : to < whole->operands ? PyTuple_GET_ITEM(PyTuple_GET_ITEM(context, 2), to) : made[to - whole->operands];
+        PyTuple_SET_ITEM(next, k, Py_NewRef(target));
+    }
+    if (next != NULL && save(whole, plan, run, storages, &saved, &versions)) node = new_object(Function.type);
+    if (node != NULL && fill_node(node, Py_None, next, saved, versions)) {
+        put(node, Function.at.backward, plan->rule);
+        put(node, Function.at.label, plan->label);
+        put(node, Function.at.outputs, plan->outputs);
+        put(node, Function.at.where, line);
+        put(node, Function.at.context, context);
+    } else
+        Py_CLEAR(node);
+    Py_XDECREF(next);
+    Py_XDECREF(saved);
+    Py_XDECREF(versions);
+    return node;
+}
+
+/* The graph; false with an error. */
+static bool make_nodes(Superinstruction *whole, Run *run, PyObject **storages, PyObject **made) {
+    if (whole->nodes == 0) return true;
+    PyObject *line = line_of_user(), *context = line == NULL ? NULL : context_of(whole, run);
+    bool ok = context != NULL;
+    for (int k = 0; ok && k < whole->nodes; k++) ok = (made[k] = make_node(whole, &whole->node[k], run, storages, made, context, line)) != NULL;
+    Py_XDECREF(line);
+    Py_XDECREF(context);
+    return ok;
+}
+
+static PyObject *results_of(Superinstruction *whole, Run *run, PyObject *trace) {
+    PyObject *storages[MOST_MEMBERS] = {NULL}, *made[MOST_NODES] = {NULL}, *found = PyTuple_New(whole->results);
+    for (int k = 0; found != NULL && k < whole->results; k++) {
+        Result *result = &whole->result[k];
+        int from = result->from - whole->operands;
+        PyObject *t = NULL, *storage = from < 0 ? NULL : storage_of(whole, run, storages, from, true);
+        if (from < 0)
+            t = result->from < 0 ? Py_NewRef(Py_None) : result->layout == Py_None ? Py_NewRef(run->operands[result->from]) : view_of(result, run);
+        else if (storage != NULL)
+            t = new_tensor(Py_NewRef(storage), result->layout);
         if (t == NULL) { Py_CLEAR(found); break; }
         PyTuple_SET_ITEM(found, k, t);
     }
+    if (found != NULL && !make_nodes(whole, run, storages, made)) Py_CLEAR(found);
+    for (int k = 0; found != NULL && k < whole->results; k++)
+        if (whole->result[k].node >= 0) {
+            replace(PyTuple_GET_ITEM(found, k), Tensor.at._grad_fn, Py_NewRef(made[whole->result[k].node]));
+            replace(PyTuple_GET_ITEM(found, k), Tensor.at._requires_grad, Py_NewRef(Py_True));
+        }
+    for (int k = 0; k < whole->members; k++) Py_XDECREF(storages[k]);
+    for (int k = 0; k < whole->nodes; k++) Py_XDECREF(made[k]);
     if (found == NULL || whole->make == (PyObject *)&PyTuple_Type) return found;
     PyObject *out = whole->make == Py_None ? Py_NewRef(PyTuple_GET_ITEM(found, 0)) : PyObject_CallOneArg(whole->make, found);
     Py_DECREF(found);
@@ -310,7 +443,7 @@ static PyObject *results_of(Superinstruction *whole, Run *run, PyObject *trace) 
 /* ------------------------------------------------------------------------------------------------------------------------ calls */
 
 /* What tells a call from others: the function, the layouts of tensors, and everything else by its value. `count`: -1, as soon as something is not known to
-   stay the same, there is too much of it, or a gradient is asked for (`grad`: whether there are any). `floats`: how many numbers with a point are among it. */
+   stay the same, or there is too much of it. `grad`: whether there are gradients, so that it matters who wants one. `floats`: how many numbers with a point are among it. */
 typedef struct { PyObject *part[MOST_KEY], *operand[MOST_OPERANDS]; int count, operands, floats; bool grad; } Call;
 
 static PyObject *sizes, *constants;
@@ -340,7 +473,7 @@ static void look_at(Call *call, PyObject *x) {
         call->operand[call->operands++] = x;
         add(call, pair ? (PyObject *)DType.type : (PyObject *)Tensor.type);
         add(call, pair ? PyTuple_GET_ITEM(x, 1) : origin_of(x));
-        if (call->grad && !pair && AT(x, Tensor.at._requires_grad) != Py_False) call->count = -1;
+        if (call->grad && !pair) add(call, AT(x, Tensor.at._requires_grad));
     } else if (PyBool_Check(x) || (PyFloat_CheckExact(x) && !isnan(PyFloat_AS_DOUBLE(x)) && !(PyFloat_AS_DOUBLE(x) == 0.0 && signbit(PyFloat_AS_DOUBLE(x))))) {
         add(call, (PyObject *)Py_TYPE(x)); /* they equal integers, and zeros of both signs each other */
         add(call, x);
@@ -351,12 +484,6 @@ static void look_at(Call *call, PyObject *x) {
         add(call, Py_Ellipsis);
     } else
         call->count = -1;
-}
-
-static PyObject *tuple_of(PyObject *const *parts, int count) {
-    PyObject *found = PyTuple_New(count);
-    for (int k = 0; found != NULL && k < count; k++) PyTuple_SET_ITEM(found, k, Py_NewRef(parts[k]));
-    return found;
 }
 
 /* The key of a call, or NULL: with an error, or as it is none that may be computed by steps that are known. */
@@ -451,7 +578,7 @@ static bool same_number(PyObject *x, PyObject *guard) {
 }
 
 /* Whether an operand of a gradient is what the steps are for, and has not been written since: `guard` is the layout of a tensor without its offset or of a
-   storage, `float` for any, or a number. `value`: how a storage is seen. */
+   storage, `float` for any, or a number. `value`: how a storage is seen, NULL: from its beginning. */
 static bool fits(Run *run, int k, PyObject *x, PyObject *guard, PyObject *version, PyObject *value) {
     PyObject *storage = NULL, *view = value;
     run->operands[k] = x;
@@ -468,22 +595,22 @@ static bool fits(Run *run, int k, PyObject *x, PyObject *guard, PyObject *versio
     } else
         return !Py_IS_TYPE(guard, Layout.type) && same_number(x, guard);
     if (version != NULL && AT(storage, Storage.at.version) != version && PyObject_RichCompareBool(AT(storage, Storage.at.version), version, Py_EQ) != 1) return false;
-    run->start[k] = PyLong_AsSsize_t(AT(view, Layout.at.offset));
+    run->start[k] = view == NULL ? 0 : PyLong_AsSsize_t(AT(view, Layout.at.offset));
     return (run->arrays[k] = memory_in(storage)) != NULL;
 }
 
 /* What a node gives for its targets by the steps of `whole`; NULL, with an error or without, where these are not for it. The first two guards are the
    default dtype and which targets there are, as bits. */
 static PyObject *by_steps(Superinstruction *whole, PyObject *trace, PyObject *node, PyObject *gradient) {
+    PyObject *edge = AT(node, Node.at.edge), *value = edge == Py_None ? NULL : AT(edge, Edge.at.layout);
     PyObject *saved = AT(node, Node.at.saved), *versions = AT(node, Node.at.versions), *targets = AT(node, Node.at.next), *key, *x;
     Py_ssize_t count = saved == Py_None ? 0 : PyDict_CheckExact(saved) ? PyDict_GET_SIZE(saved) : -1;
-    if (whole->guards == Py_None || whole->operands != count + 1 || PyTuple_GET_SIZE(versions) != count || PyTuple_GET_SIZE(targets) > 60) return NULL;
+    if (whole->guards == Py_None || PyUnicode_GET_LENGTH(AT(node, Node.at.freed)) || whole->operands != count + 1 || PyTuple_GET_SIZE(versions) != count || PyTuple_GET_SIZE(targets) > 60) return NULL;
     unsigned long long present = 0;
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(targets); k++) present |= (unsigned long long)(PyTuple_GET_ITEM(targets, k) != Py_None) << k;
     if (PyTuple_GET_ITEM(whole->guards, 0) != PyDict_GetItemWithError(types, default_name) || PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(whole->guards, 1)) != present)
         return NULL;
     Run run = {0};
-    PyObject *value = AT(AT(node, Node.at.edge), Edge.at.layout);
     if (!Py_IS_TYPE(gradient, Tensor.type) || !fits(&run, 0, gradient, PyTuple_GET_ITEM(whole->guards, 2), NULL, value)) return NULL;
     for (Py_ssize_t at = 0, k = 0; k < count && PyDict_Next(saved, &at, &key, &x); k++)
         if (!fits(&run, (int)k + 1, x, PyTuple_GET_ITEM(whole->guards, k + 3), PyTuple_GET_ITEM(versions, k), value)) return NULL;

@@ -6,14 +6,26 @@
 
 #define SAFE 1125899906842624.0 /* as `_SAFE` of `assign.py` */
 
-static PyObject *lines, *writers, *silent, *cpu;
+static PyObject *lines, *line_twin, *writers, *silent, *cpu;
 
-/* set_writing(lines of the user, edges of writes by their line, class of the views of `.data`, the device of the host) */
+/* set_writing(lines of the user, what gives one, edges of writes by their line, class of the views of `.data`, the device of the host) */
 PyObject *set_writing(PyObject *module, PyObject *args) {
     (void)module;
-    if (!PyArg_ParseTuple(args, "OOOO", &lines, &writers, &silent, &cpu)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOOOO", &lines, &line_twin, &writers, &silent, &cpu)) return NULL;
     Py_INCREF(args); /* keeps all of them */
     Py_RETURN_NONE;
+}
+
+/* As `user_line` of `observe/source.py`; a new reference, NULL with an error. */
+PyObject *line_of_user(void) {
+    PyCodeObject *code;
+    int position;
+    if (!user_site(&code, &position)) return PyErr_Occurred() ? NULL : Py_NewRef(known.empty_string);
+    PyObject *place = Py_BuildValue("(Ni)", PyLong_FromVoidPtr(code), position), *entry = place == NULL ? NULL : PyDict_GetItemWithError(lines, place), *line = NULL;
+    if (entry != NULL && PyTuple_GET_ITEM(entry, 0) == (PyObject *)code) line = Py_NewRef(PyTuple_GET_ITEM(entry, 1));
+    Py_XDECREF(place);
+    Py_DECREF(code);
+    return line != NULL || PyErr_Occurred() ? line : PyObject_CallNoArgs(line_twin);
 }
 
 /* The edge that says who wrote a value, by the user's line; NULL where Python is to make it. A new reference. */

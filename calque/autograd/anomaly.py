@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calque.autograd.engine import RuleNamespace
+from calque.autograd.leaves import RuleNamespace
 
 
 class set_detect_anomaly:

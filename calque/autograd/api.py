@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
-from calque.autograd.engine import RuleNamespace, accumulate_grad, run_backward
+from calque.autograd.engine import run_backward
 from calque.autograd.grad_fn import shown
+from calque.autograd.leaves import RuleNamespace, accumulate_grad
 from calque.autograd.passes import NOT_DONE, pass_again
 from calque.base.asked import ordinary
 from calque.base.errors import ArgumentError, AutogradError, DTypeError, ShapeError, how_to_pass
@@ -244,9 +245,8 @@ def backward(
         def walk() -> None:
             run_backward(_roots("backward", outputs, gradients), keep, create_graph, True)
 
-        if create_graph or RuleNamespace.check_nan or local.state.trace.eager:
-            walk()
-        elif not _again(outputs, [None] * len(outputs) if gradients is None else _as_list(gradients), keep, walk):
+        given = [None] * len(outputs) if gradients is None else _as_list(gradients)
+        if create_graph or RuleNamespace.check_nan or local.state.trace.eager or not _again(outputs, given, keep, walk):
             walk()
         return
     roots = _roots("backward", tensors, gradients)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.autograd.api import target_of
-from calque.autograd.engine import RuleNamespace, run_backward
+from calque.autograd.engine import run_backward
+from calque.autograd.leaves import RuleNamespace
 from calque.base.errors import ArgumentError, AutogradError
 from calque.base.text import described
 from calque.observe.source import user_line

@@ -218,7 +218,11 @@ class Eager:
 
     def uploaded(self, values: Any, view: Layout) -> Tensor:
         """A tensor with a copy of small values, which may go to any device: in NumPy's memory, as what is computed here."""
-        found = self.made(np.array(values, view.dtype.np, order="C"), view, True)
+        kind = view.dtype.np
+        copied = np.array(values, kind, order="C")
+        if copied.dtype is not kind:  # C has two integers of 64 bits, which are equal to NumPy and not to its loops
+            copied = copied.astype(kind)
+        found = self.made(copied, view, True)
         found._storage.buffer.floating = True  # type: ignore[union-attr]
         return found
 
@@ -418,4 +422,4 @@ if hot is not None:
     _TWINS = Eager.array, Eager.made, Step._edge, Step.edge_at
     hot.set_eager(Eager, Step, _steps, _known_steps, _step_for, source._ours, source._others, source._foreign, *_TWINS, settings, vars(events))
     hot.set_reading(causes.Causes.sites, dispatch.unreported)
-    hot.set_writing(source._lines, _writers, Silent, CPU)
+    hot.set_writing(source._lines, source.user_line, _writers, Silent, CPU)

@@ -1,8 +1,8 @@
 """Gradients of operations that are computed at once: the steps that their rules take, as superinstructions of the compiled module.
 
-What the rule of an operation does follows from the operation, its attributes, the layouts of what it is given and of what the node has saved, and which
-operands need a gradient, as for recorded operations (`template.py`). So the second node of a kind has its rule watched (`superinstruction.py`); of later
-ones the steps are run. Edges know the superinstructions that fitted their nodes last, so that a backward pass looks nothing up.
+What the rule of an operation does follows from the operation, its attributes, the layouts of what it is given and of what the node has saved, and
+which operands need a gradient, as for recorded operations (`template.py`). So the second node of a kind has its rule watched (`watched.py`); of
+later ones the steps are run. Edges know the superinstructions that fitted their nodes last, so that a backward pass looks nothing up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from calque.autograd.eager import Eager
 from calque.autograd.routines import same
-from calque.autograd.superinstruction import shadow, watch
+from calque.autograd.watched import shadow, watch
 from calque.base.cache import Cache
 from calque.base.device import CPU
 from calque.base.dtypes import get_default_dtype
@@ -35,7 +35,7 @@ Rule = Callable[[Any, Any], Sequence[Any]]
 
 def gradients(trace: Eager, node: GradNode, grad: Tensor, rule: Rule) -> Sequence[Any] | None:
     """What a primitive's node gives, of which its edge knows no superinstruction; None if its rule has to be run."""
-    found = None if hot is None or node.freed or node.edge.layout.device is not CPU else _found(trace, node, grad, rule)
+    found = _found(trace, node, grad, rule)
     if not found:
         return None
     edge = node.edge
@@ -45,7 +45,8 @@ def gradients(trace: Eager, node: GradNode, grad: Tensor, rule: Rule) -> Sequenc
 
 def verified(trace: Eager, node: GradNode, grad: Tensor, rule: Rule) -> Sequence[Any] | None:
     """Instead of `gradients` (`settings.verify`): run the rule, and compare it with what the superinstruction gives."""
-    found = gradients(trace, node, grad, rule)
+    formula = _found(trace, node, grad, rule)
+    found = hot.gradients((formula,), trace, node, grad) if formula else None
     if found is None:
         return None
     saved = [] if node.saved is None else list(node.saved.values())
@@ -60,24 +61,25 @@ def verified(trace: Eager, node: GradNode, grad: Tensor, rule: Rule) -> Sequence
 
 
 def _found(trace: Eager, node: GradNode, grad: Tensor, rule: Rule) -> Any:
-    """The superinstruction for a node, or what `_known` says in its place. It holds for any floats among what is saved, if the rule does not decide by
+    """The superinstruction for a node; None or False if there is none. It holds for any floats among what is saved, if the rule decides nothing by
     them."""
+    if hot is None or node.freed or node.edge.layout.device is not CPU:
+        return None
     for any_number in (True, False):
-        guards = _guards(node, grad, any_number)
+        edge, guards = node.edge, _guards(node, grad, any_number)
         if guards is None:
             return None
-        edge = node.edge
-        # Numbers that are equal may be of several types, or zeros of both signs.
-        key = (edge.op, edge.attrs, edge.input_layouts, edge.layout, *guards[:2], *[x if x.__class__ in _PLAIN else (x.__class__, str(x)) for x in guards[2:]])
+        told = [x if x.__class__ in _PLAIN else (x.__class__, str(x)) for x in guards]  # numbers may be equal that differ
+        key = (edge.op, edge.attrs, edge.input_layouts, edge.layout, *told)
         known = _known.get(key)
         if known is not _BY_NUMBER:
             break
     if known is None:
         _known.keep(key, True)
-    elif known is True:
+    elif known is True and guards is not None:
         known, size = _watched(trace, node, grad, rule, guards)
         _known.keep(key, known, size)
-    return known
+    return None if known is True else known
 
 
 def _guards(node: GradNode, grad: Tensor, any_number: bool) -> tuple[Any, ...] | None:
@@ -85,13 +87,12 @@ def _guards(node: GradNode, grad: Tensor, any_number: bool) -> tuple[Any, ...] |
     something has been written since, of which the rule says so. Of layouts origins are asked for."""
     found: list[Any] = [get_default_dtype(), sum((t is not None) << k for k, t in enumerate(node.next)), grad._layout.origin or grad._layout]
     for value, version in zip(() if node.saved is None else node.saved.values(), node.versions, strict=True):
-        storage = value if value.__class__ is Storage else value._storage if isinstance(value, Tensor) else None
-        if storage is None:
+        if not isinstance(value, (Storage, Tensor)):
             found.append(float if any_number and value.__class__ is float else value)
             continue
-        if storage.version != version:
+        if (value if isinstance(value, Storage) else value._storage).version != version:
             return None
-        found.append(storage.layout if value is storage else value._layout.origin or value._layout)
+        found.append(value.layout if isinstance(value, Storage) else value._layout.origin or value._layout)
     return tuple(found)
 
 
@@ -104,17 +105,23 @@ def _watched(trace: Eager, node: GradNode, grad: Tensor, rule: Rule, guards: tup
         other.saved = {}
         for k, (position, value) in enumerate(node.saved.items()):
             seen = value._layout if isinstance(value, Tensor) else node.edge.layout
-            if value.__class__ is Storage or isinstance(value, Tensor):
-                twin = shadow(value if value.__class__ is Storage else value._storage)
+            if isinstance(value, (Storage, Tensor)):
+                twin = shadow(value if isinstance(value, Storage) else value._storage)
                 operands.append(wrap(twin, seen))
-                other.saved[position] = twin if value.__class__ is Storage else operands[-1]
+                other.saved[position] = twin if isinstance(value, Storage) else operands[-1]
             else:
                 operands.append(value)
                 other.saved[position] = live(LiveFloat, value, k + 1, watcher) if guards[k + 3] is float else value
     if any(x._storage.buffer is None for x in operands if isinstance(x, Tensor)):
         return True, 0  # its values are elsewhere
     try:
-        made, _ = watch(trace, tuple(operands), lambda: tuple(rule(other, first)), guards)
+        watched, found = watch(trace, tuple(operands), lambda: tuple(rule(other, first)), True)
     except Unread:
         return _BY_NUMBER, 0
+    if watched is None:
+        return False, 0
+    try:
+        made = watched.superinstruction(found, lambda given: guards, every=True)
+    finally:
+        watched.forget()
     return made or (False, 0)

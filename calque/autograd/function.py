@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from calque.autograd.assign import check_in_place, without_base, written_by
-from calque.autograd.engine import RuleNamespace, with_history
+from calque.autograd.engine import with_history
+from calque.autograd.leaves import RuleNamespace
 from calque.base.asked import ordinary, plainly
 from calque.base.dtypes import DType
 from calque.base.errors import AutogradError, ForwardModeError, NotDense, ShapeError, how_to_pass

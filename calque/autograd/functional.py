@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calque.autograd.api import grad, zeros_like
-from calque.autograd.engine import RuleNamespace
+from calque.autograd.leaves import RuleNamespace
 from calque.autograd.modes import enable_grad
 from calque.base.asked import ASKED, asking, plainly
 from calque.base.errors import AutogradError, DTypeError, ForwardModeError, ShapeError, StrategyError

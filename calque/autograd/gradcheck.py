@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from calque.autograd.api import grad
-from calque.autograd.engine import RuleNamespace
 from calque.autograd.functional import transforms
+from calque.autograd.leaves import RuleNamespace
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, AutogradError
 from calque.base.layout import Layout

@@ -15,7 +15,6 @@ from calque.base.cache import Cache
 from calque.base.dtypes import get_default_dtype
 from calque.base.layout import Layout, layout
 from calque.ops.opdef import OpDef
-from calque.record.live import LiveFloat
 from calque.record.nodes import GradNode
 from calque.record.path import unknown
 from calque.record.recorder import INPUT, VIEW, VIEW_AT, WITH_OFFSET, Storage
@@ -103,8 +102,6 @@ def straight(
 class Writer:
     """Writes the lines. Register j is `r<j>`, storage j `s<j>`, its buffer `b<j>`, handle j `h<j>`."""
 
-    names: dict[str, Any] = _NAMES  # what the lines may use
-
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
         self.constants: list[Any] = []
@@ -114,14 +111,14 @@ class Writer:
         self.owned: list[tuple[int, int, int]] = []
         self.enters = self.shifts = False
 
-    def function(self, parameters: str = "trace, node, h0") -> Straight:
+    def function(self) -> Straight:
         """The function of the lines. Functions of the same text share its code."""
         names = [f"k{k}" for k in range(len(self.constants))]
         body = "\n".join(f"        {line}" for line in self.lines)
-        source = f"def make({', '.join(names)}):\n    def gradients({parameters}):\n{body}\n    return gradients\n"
+        source = f"def make({', '.join(names)}):\n    def gradients(trace, node, h0):\n{body}\n    return gradients\n"
         code = _codes.get(source) or _codes.keep(source, compile(source, __file__, "exec"))
         scope: dict[str, Any] = {}
-        exec(code, self.names, scope)  # noqa: S102 - no text of anybody else's is in it
+        exec(code, _NAMES, scope)  # noqa: S102 - no text of anybody else's is in it
         made: Straight = scope["make"](*self.constants)  # type: ignore[operator]
         return made
 
@@ -144,9 +141,6 @@ class Writer:
         if len(operands.entries) > 1:
             lines += ["saved, versions = node.saved, node.versions", "if saved is None: return None"]
         for k, entry in enumerate(operands.entries[1:]):
-            if entry.value.__class__ is LiveFloat:  # any number, by its place
-                lines += [f"n{entry.position} = saved[{entry.position}]", f"if n{entry.position}.__class__ is not float: return None"]
-                continue
             if entry.storage < 0:
                 same = f"v.__class__ is not {self.constant(entry.value.__class__)} or v != {self.constant(entry.value)}"
                 zero = "" if entry.value else f" or str(v) != {self.constant(str(entry.value))}"

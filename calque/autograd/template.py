@@ -62,9 +62,9 @@ class Template:
         self.results = tuple([self._result(g, gradients[:k], mark, slots) for k, g in enumerate(gradients)])
         self.straight: Straight | None = None
 
-    def written(self, node: GradNode, operands: Operands, write: Callable[..., Straight] = straight) -> Straight:
+    def written(self, node: GradNode, operands: Operands) -> Straight:
         """Write the function, for operands of which the template holds."""
-        self.straight = write(self.tape, self.created, self.results, node, operands)
+        self.straight = straight(self.tape, self.created, self.results, node, operands)
         return self.straight
 
     def _result(self, g: Tensor | None, before: Sequence[Any], mark: Beginning, slots: list[int]) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ The gradient rules of the primitives are written in this namespace (plus `prim` 
 import sys
 from typing import Any
 
-from calque.autograd.engine import RuleNamespace
+from calque.autograd.leaves import RuleNamespace
 from calque.base.text import no_attribute
 from calque.functional import (  # noqa: F401 - they declare functions, methods and operators
     arithmetic,

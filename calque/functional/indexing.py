@@ -12,6 +12,7 @@ import numpy as np
 
 from calque.autograd.assign import assign, put, put_number
 from calque.autograd.moving import move
+from calque.autograd.superinstruction import superinstruction
 from calque.base import dtypes as dt
 from calque.base.asked import ASKED
 from calque.base.device import CPU
@@ -369,10 +370,18 @@ def _picked(values: np.ndarray[Any, Any], indices: list[np.ndarray[Any, Any]]) -
     return found if found.flags.c_contiguous else np.ascontiguousarray(found)
 
 
+@superinstruction
+def _indexed(input: Tensor, *items: Tensor) -> Tensor:
+    base, indices = _separate(input, list(items))
+    return _Plan(base, indices).read()
+
+
 def _read(input: Tensor, items: tuple[Any, ...]) -> Tensor:
     found = _read_now(input, items)
     if found is not None:
         return found
+    if local.state.trace.eager and all(is_tensor(item) and item._layout.dtype is dt.int64 and item._layout.ndim for item in items):
+        return _indexed(input, *items)
     parsed = [_parse(item, True) for item in items]
     if not [item for item in parsed if is_tensor(item)]:  # numbers were given as tensors
         return _view(input, tuple(parsed))

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from calque.autograd.engine import RuleNamespace
+from calque.autograd.leaves import RuleNamespace
 from calque.base.config import settings
 from calque.base.device import DEFAULT
 from calque.base.dtypes import get_default_dtype

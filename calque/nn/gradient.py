@@ -13,8 +13,8 @@ from typing import Any
 from calque.autograd.assign import without_base
 from calque.autograd.engine import with_history
 from calque.autograd.passes import COMPOSITES
-from calque.autograd.superinstruction import computed
 from calque.base.errors import AutogradError
+from calque.observe.source import user_line
 from calque.ops.opdef import no_complex
 from calque.record.recorder import local
 from calque.record.versions import modified
@@ -43,7 +43,7 @@ def with_gradient(
     """The first `count` values of `forward(*inputs)` (all if `every`), with `backward(saved, *grads)` as gradient.
 
     `forward` depends on nothing but its operands and what it closes over, and changes nothing.
-    A `backward` that `formula` has made belongs to a `forward` that lasts, and decides nothing by values.
+    A `backward` that `formula` has made belongs to a `forward` that lasts.
     `uses`: numbers of the outputs that `backward` reads, which must not be modified in place until then; `reads`: whether it reads inputs.
     `backward` gets one gradient per output (None where unused) and returns one per input, None where `saved.needs` is False.
     """
@@ -54,15 +54,14 @@ def with_gradient(
     for x in inputs:  # loops: each generator is a function of its own, cold at every step
         if x is not None and x._requires_grad:
             wanted = True
-    lasts = getattr(backward, "__code__", None) is RULE
     if not state.grad or not wanted:
-        values = _values(forward, inputs, lasts)
+        values = forward(*inputs)
         return values if every else values[0] if count == 1 else values[:count]
     if state.trace.exports:
         inputs = tuple(map(state.trace.as_operand, inputs))
     state.grad = False
     try:
-        values = _values(forward, inputs, lasts)
+        values = forward(*inputs)
     finally:
         state.grad = True
     layouts, shown = [], list(values)
@@ -70,9 +69,9 @@ def with_gradient(
         v = values[k]
         layouts.append(v._layout)
         shown[k] = wrap(v._storage, v._layout)
-    rule = backward if lasts else formula(forward, backward, False)
+    rule = backward if getattr(backward, "__code__", None) is RULE else formula(forward, backward)
     node = function_node(label, inputs, tuple(layouts), rule)
-    node.where = state.trace.cur.line
+    node.where = state.trace.cur.line or user_line()
     _save(node, inputs, values, tuple(shown), uses, reads)
     targets = (node,) if count == 1 else output_nodes(node, count)
     for out, target in zip(values, targets, strict=False):
@@ -100,10 +99,6 @@ def _save(node: Any, inputs: tuple[Any, ...], values: tuple[Any, ...], shown: tu
         trace.saving(node)
 
 
-def _values(forward: Forward, inputs: tuple[Any, ...], lasts: bool) -> tuple[Any, ...]:
-    return computed(forward, *inputs) if lasts and local.state.trace.eager else forward(*inputs)
-
-
 ANALYTIC = ("SiluBackward0", "RmsNormBackward0")
 """Formulas whose forward function, differentiated as it stands, is right for complex numbers."""
 
@@ -117,12 +112,8 @@ def of_complex(label: str, forward: Forward, inputs: tuple[Any, ...], count: int
     return values if every else values[0] if count == 1 else values[:count]
 
 
-def formula(forward: Forward, backward: Backward, lasts: bool = True) -> Callable[[Any, list[Any]], tuple[Any, ...]]:
-    """The rule of a node, from its formulas: what `with_gradient` takes for `backward` as well, from a function that has the same ones for long
-    (`lasts`)."""
-
-    def gradients(inputs: tuple[Any, ...], values: tuple[Any, ...], needs: tuple[bool, ...], *grads: Any) -> tuple[Any, ...]:
-        return backward(Saved(inputs, values, needs), *grads)
+def formula(forward: Forward, backward: Backward) -> Callable[[Any, list[Any]], tuple[Any, ...]]:
+    """The rule of a node, from its formulas: what `with_gradient` takes for `backward` as well, from a function that has the same ones for long."""
 
     def apply(node: Any, grads: list[Any]) -> tuple[Any, ...]:
         inputs, versions, values = node.context
@@ -134,10 +125,7 @@ def formula(forward: Forward, backward: Backward, lasts: bool = True) -> Callabl
                 )
             inputs = tuple(map(with_history, inputs, node.next))
             values = forward(*inputs)
-        needs = tuple([t is not None for t in node.next])
-        if lasts and local.state.trace.eager:
-            return computed(gradients, inputs, values, needs, *grads)  # type: ignore[no-any-return]
-        return backward(Saved(inputs, values, needs), *grads)
+        return backward(Saved(inputs, values, tuple([t is not None for t in node.next])), *grads)
 
     return apply
 

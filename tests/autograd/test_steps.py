@@ -11,6 +11,7 @@ import pytest
 
 import calque
 from calque.autograd import superinstruction
+from calque.autograd.watched import Watched
 from calque.base.native import hot
 from calque.functional.declared import SPACES
 from calque.nn import functional as F
@@ -194,8 +195,8 @@ def test_numbers_that_are_others_each_time_are_not_watched() -> None:
 def test_what_comes_again_behind_many_others_is_not_watched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A superinstruction that is in the older half of the table runs from there."""
     watched = []
-    of_steps = superinstruction._Watched._of_steps
-    monkeypatch.setattr(superinstruction._Watched, "_of_steps", lambda self, *given: watched.append(1) or of_steps(self, *given))
+    of_steps = Watched.superinstruction
+    monkeypatch.setattr(Watched, "superinstruction", lambda self, *given, **named: watched.append(1) or of_steps(self, *given, **named))
     x = calque.rand(5)
     calque.synchronize()
     known = superinstruction._known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,6 +66,16 @@ def test_sequences_equal_numpy() -> None:
     a, b = calque.meshgrid(calque.arange(2), calque.arange(3), indexing="ij")
     assert np.array_equal(a.numpy(), np.meshgrid(range(2), range(3), indexing="ij")[0])
     assert b.shape == (2, 3)
+
+
+@pytest.mark.parametrize("given", [np.longlong(7), np.array(7, np.longlong), [np.longlong(7)], np.array([7], np.longlong)], ids=str)
+def test_integers_of_the_other_name_are_integers(given: Any) -> None:
+    """C has two integers of 64 bits, and libraries hand out arrays of either: they are equal to NumPy, and not to its loops."""
+    for t in (calque.tensor(given), calque.as_tensor(given)):
+        for _ in range(3):
+            assert (t // 3).tolist() in (2, [2])
+            assert (t // 3).dtype is calque.int64
+            assert (t + t).tolist() in (14, [14])
 
 
 def test_from_numpy_shares_memory() -> None:

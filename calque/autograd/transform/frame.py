@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakSet, ref
 
-from calque.autograd.engine import RuleNamespace
+from calque.autograd.leaves import RuleNamespace
 from calque.base.dtypes import DType
 from calque.base.errors import AutogradError
 from calque.base.layout import Layout, dense_layout, value_layout

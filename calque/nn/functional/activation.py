@@ -256,7 +256,7 @@ def _gelu_like(x: Tensor) -> Tensor:
 _GELU, _GELU_TANH = _lasting(_gelu, _gelu_exact), _lasting(_gelu_like, _gelu_tanh)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x times the normal cumulative distribution of x; `approximate="tanh"` uses Hendrycks and Gimpel's formula (2016)."""
     if approximate == "none":
@@ -279,7 +279,7 @@ def _silu(x: Tensor) -> Tensor:
 _SILU = _lasting(_silu, _silu_backward)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x sigmoid(x). Source: Elfwing, Uchibe, Doya (2017)."""
     y = with_gradient("SiluBackward0", *_SILU, (_operand(input, inplace),))
@@ -292,7 +292,7 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
     return _result("mish", input, _once(lambda x: x * T.tanh(softplus(x)), _operand(input, inplace)), inplace)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold."""
     return with_gradient("SoftplusBackward0", *_softplus(float(beta), float(threshold)), (input,))  # type: ignore[no-any-return]
@@ -330,7 +330,7 @@ def _logsigmoid_backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
 _LOGSIGMOID = _lasting(_logsigmoid, _logsigmoid_backward)
 
 
-@public(of="nn.functional")
+@public(of="nn.functional", steps=True)
 def logsigmoid(input: Tensor) -> Tensor:
     """log(sigmoid(x)), computed stably."""
     return with_gradient("LogSigmoidBackward0", *_LOGSIGMOID, (row_major(input),))  # type: ignore[no-any-return]

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from calque import functional as T
+from calque.autograd.superinstruction import superinstruction
 from calque.base import dtypes as dt
 from calque.base.config import settings
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
@@ -180,7 +181,7 @@ def _warn_softmax(input: Tensor) -> None:
         warn_user(text)
 
 
-@public(of="nn.functional", steps=True)
+@public(of="nn.functional")
 @full_precision
 def cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
@@ -196,12 +197,17 @@ def cross_entropy(
     """
     if size_average is not None or reduce is not None:
         reduction = legacy_reduction(size_average, reduce, reduction)
+    if getattr(input, "_is_softmax", None) is not None:
+        _warn_softmax(input)
+    return _cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
+
+
+@superinstruction
+def _cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, label_smoothing: float) -> Tensor:
     if not 0.0 <= label_smoothing <= 1.0:
         raise ArgumentError(f"[cross_entropy] label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     if reduction not in _REDUCTIONS:
         _check_reduction("cross_entropy", reduction)
-    if getattr(input, "_is_softmax", None) is not None:
-        _warn_softmax(input)
     if target._layout.dtype.category == 2 and input._layout.ndim and tuple(target._layout.shape) == tuple(input._layout.shape):
         if ignore_index >= 0:
             raise ArgumentError(f"[cross_entropy] ignore_index is not supported for floating point target, got {ignore_index}; leave it out")
@@ -267,7 +273,7 @@ def _probabilities(input: Tensor, target: Tensor, weight: Any, reduction: str, s
     return reduced(loss, reduction, "cross_entropy")
 
 
-@public(of="nn.functional", steps=True)
+@public(of="nn.functional")
 @full_precision
 def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
@@ -279,5 +285,10 @@ def nll_loss(
     _check_reduction("nll_loss", reduction)
     _check("nll_loss", input, target, weight)
     warn_probabilities("nll_loss", input)
+    return _nll_loss(input, target, weight, ignore_index, reduction)
+
+
+@superinstruction
+def _nll_loss(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str) -> Tensor:
     node = _Labels(input, target, weight, ignore_index, reduction, 0.0, True)
     return with_gradient("NllLossBackward0", node.forward, node.backward, (input,))  # type: ignore[no-any-return]

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from calque import functional as T
+from calque.autograd.superinstruction import superinstruction
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import broadcast_shapes
 from calque.functional.common import Operand, cast, require_real, require_tensors, result_dtype
@@ -232,7 +233,7 @@ def binary_cross_entropy_with_logits(
 # ------------------------------------------------------------------------------------------------------------ distributions
 
 
-@public(of="nn.functional", steps=True)
+@public(of="nn.functional")
 @full_precision
 def kl_div(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """Kullback-Leibler divergence of log probabilities `input` from `target`: y (log y - x)."""
@@ -246,6 +247,11 @@ def kl_div(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any 
             "only by the batch size, "
             "and aligns with the KL div math definition.",
         )
+    return _kl_div(input, target, reduction, log_target)
+
+
+@superinstruction
+def _kl_div(input: Tensor, target: Tensor, reduction: str, log_target: bool) -> Tensor:
     if log_target:
         loss = T.exp(target) * (target - input)
     else:

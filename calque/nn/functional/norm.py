@@ -12,7 +12,8 @@ from typing import Any
 
 from calque import functional as T
 from calque.autograd.assign import assign
-from calque.base.cache import Cache, memoised
+from calque.autograd.superinstruction import superinstruction
+from calque.base.cache import memoised
 from calque.base.dtypes import DType, float64
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.layout import channels_last as channels_last_format
@@ -148,9 +149,6 @@ class _Channels:
         return y  # type: ignore[no-any-return]
 
 
-_checked = Cache("layers that normalise", 800, 1 / 512)  # (layouts, normalised shape, eps) -> (forward, rule of the gradient) of operands that fit
-
-
 def _trailing(op: str, input: Tensor, normalized_shape: Sequence[int], weight: Any, bias: Any) -> tuple[Dims, Dims, Dims]:
     """(normalised shape, its dims, the leading dims), checked."""
     wanted = tuple(int(n) for n in normalized_shape)
@@ -172,7 +170,7 @@ def _trailing(op: str, input: Tensor, normalized_shape: Sequence[int], weight: A
     return wanted, tuple(range(lead, len(shape))), tuple(range(lead))
 
 
-@public(method=False, of="calque nn.functional")
+@public(method=False, of="calque nn.functional", steps=True)
 def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(var + eps) over the last dims, scaled and shifted: (*, normalized_shape) -> the same.
 
@@ -180,18 +178,9 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | 
     >>> calque.nn.functional.layer_norm(calque.tensor([[1.0, 3.0]]), (2,), eps=0.0)
     tensor([[-1.,  1.]])
     """
-    key: Any = None
-    if local.state.trace.eager and eps.__class__ is float and isinstance(normalized_shape, tuple):  # no size is a symbol there
-        key = input._layout, normalized_shape, None if weight is None else weight._layout, None if bias is None else bias._layout, eps
-    known: Any = None if key is None else _checked.get(key)
-    if known is None:
-        _, dims, lead = _trailing("layer_norm", input, normalized_shape, weight, bias)
-        kernel = _Kernel(tuple(input._layout.shape), dims, lead, eps)
-        known = kernel.forward, kernel.backward
-        if key is not None:
-            known = _checked.keep(key, (kernel.forward, formula(*known)))
-    forward, rule = known
-    return with_gradient("NativeLayerNormBackward0", forward, rule, (row_major(input), weight, bias))  # type: ignore[no-any-return]
+    _, dims, lead = _trailing("layer_norm", input, normalized_shape, weight, bias)
+    kernel = _Kernel(tuple(input._layout.shape), dims, lead, eps)
+    return with_gradient("NativeLayerNormBackward0", kernel.forward, kernel.backward, (row_major(input), weight, bias))  # type: ignore[no-any-return]
 
 
 @public(method=False, of="calque nn.functional", steps=True)
@@ -278,13 +267,18 @@ def batch_norm(
         raise ShapeError(
             f"[batch_norm] Expected more than 1 value per channel when training, got input size {input._layout.shape!r}; use eval() or a larger batch"
         )
-    kernel = _Channels(shape, dims, affine, eps)
-    if not count:
-        kernel.count = 1.0  # sums over no samples, and with them the gradients of the parameters, are 0 and not 0 / 0
-    y = kernel("NativeBatchNormBackward0", input, weight, bias)
+    y, *stats = _by_batch(input, weight, bias, dims, affine, eps)
     if running_mean is not None and count:
-        _update_running(kernel.stats, running_mean, running_var, momentum, count)
+        _update_running(tuple(stats), running_mean, running_var, momentum, count)  # type: ignore[arg-type]
     return y
+
+
+@superinstruction
+def _by_batch(input: Tensor, weight: Any, bias: Any, dims: Dims, affine: Dims, eps: float) -> tuple[Tensor, ...]:
+    """(what is normalised with the batch's statistics, mean, what that lacks, variance)"""
+    kernel = _Channels(tuple(input._layout.shape), dims, affine, eps)
+    kernel.count = kernel.count or 1.0  # sums over no samples, and with them the gradients of the parameters, are 0 and not 0 / 0
+    return kernel("NativeBatchNormBackward0", input, weight, bias), *kernel.stats
 
 
 def _normalise_with(x: Tensor, mean: Tensor, variance: Tensor, weight: Any, bias: Any, affine: Dims, eps: float) -> Tensor:
@@ -299,20 +293,28 @@ def _normalise_with(x: Tensor, mean: Tensor, variance: Tensor, weight: Any, bias
     return cast(y, kind)
 
 
-def _update_running(stats: tuple[Any, ...], running_mean: Tensor, running_var: Tensor, momentum: Any, count: int) -> None:
+def _update_running(stats: tuple[Tensor, Tensor, Tensor], running_mean: Tensor, running_var: Tensor, momentum: Any, count: int) -> None:
     """Exponential averages of mean and unbiased variance, without history. `momentum` is a number or a 0-d tensor."""
     state = local.state
     before, state.grad = state.grad, False
     try:
-        mean, low, variance = stats
-        mean, variance = (T.reshape(v, tuple(running_mean._layout.shape)) for v in (mean + low, variance))
-        variance = variance * (count / (count - 1))
-        for running, new in ((running_mean, mean), (running_var, variance)):
-            kind = running._layout.dtype
-            new = cast(new, kind)
-            assign(running, cast(running * (1.0 - momentum) + new * momentum, kind))
+        for running, new in zip((running_mean, running_var), _unbiased(*stats, tuple(running_mean._layout.shape), count), strict=True):
+            assign(running, _average(running, new, momentum))
     finally:
         state.grad = before
+
+
+@superinstruction
+def _unbiased(mean: Tensor, low: Tensor, variance: Tensor, shape: Dims, count: int) -> tuple[Tensor, Tensor]:
+    mean, variance = T.reshape(mean + low, shape), T.reshape(variance, shape)
+    return mean, variance * (count / (count - 1))
+
+
+@superinstruction
+def _average(running: Tensor, new: Tensor, momentum: Any) -> Tensor:
+    kind = running._layout.dtype
+    new = cast(new, kind)
+    return cast(running * (1.0 - momentum) + new * momentum, kind)
 
 
 @public(method=False, of="calque nn.functional", steps=True)
@@ -355,7 +357,7 @@ def instance_norm(
     y = kernel("NativeBatchNormBackward0", input, weight, bias)
     if running_mean is not None and running_var is not None:
         stats = tuple(total(s.detach(), (0,)) / (shape[0] * 1.0) for s in kernel.stats)
-        _update_running(stats, running_mean, running_var, momentum, count)
+        _update_running(tuple(stats), running_mean, running_var, momentum, count)  # type: ignore[arg-type]
     return y
 
 

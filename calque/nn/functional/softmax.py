@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calque import functional as T
+from calque.autograd.superinstruction import superinstruction
 from calque.base import dtypes as dt
 from calque.base.cache import memoised
 from calque.base.errors import no_tensor
@@ -46,10 +47,15 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
     input, d = _prepared("softmax", input, dim, dtype)
+    out = _along(input, d)
+    out._is_softmax = d  # type: ignore[attr-defined]
+    return out
+
+
+@superinstruction
+def _along(input: Tensor, d: int) -> Tensor:
     forward, rule = _softmax((d,) if input._layout.ndim else (), input._layout.dtype)
-    out = with_gradient("SoftmaxBackward0", forward, rule, (input,), uses=(0,), reads=False)
-    out._is_softmax = d
-    return out  # type: ignore[no-any-return]
+    return with_gradient("SoftmaxBackward0", forward, rule, (input,), uses=(0,), reads=False)  # type: ignore[no-any-return]
 
 
 @memoised("formulas of softmax", 1500, 1 / 1024)

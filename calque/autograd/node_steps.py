@@ -1,0 +1,219 @@
+"""Nodes of the autograd graph that superinstructions make, each with the steps of its rule.
+
+A library function that is computed at once with a gradient makes one or a few nodes, the same whenever its operands have the same layouts. When it is
+watched (`superinstruction.py`), so is the rule of each of its nodes: which values it is given follows from that, and nodes like it are made by the
+compiled module, which runs the steps of their rules, too. The graph is the one that the function itself makes. Where the steps are not for a node, in
+a pass that is recorded or differentiated again, the function is run once more, and the rule of the node that it makes is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calque.autograd.eager import Eager
+from calque.autograd.engine import apply_node, apply_primitive, with_history
+from calque.autograd.routines import same
+from calque.autograd.watched import NodePlan, NodePlans, Watched, watch
+from calque.base.config import settings
+from calque.base.dtypes import get_default_dtype
+from calque.base.errors import AutogradError
+from calque.base.layout import Layout, dense_layout
+from calque.base.native import hot
+from calque.base.shapes import Size
+from calque.record.nodes import FunctionNode, GradNode
+from calque.record.recorder import Storage, local, realised
+from calque.record.versions import modified
+from calque.run.buffer import Buffer
+from calque.tensor import Tensor, wrap
+
+MOST_NODES = 16  # of one function; as in `native/superinstruction.c`
+KINDS = 8  # layouts of gradients that a rule is watched for
+
+
+class WatchedCall:
+    """A call that was watched: what runs its function again. `shadows`: its operands, where they stand among the arguments; `nodes`: the graph that
+    it made, of these and of `values`: operands, storages of the results of steps, None for what makes nothing. No memory of the user's is kept."""
+
+    __slots__ = ("function", "args", "keywords", "shadows", "nodes", "values")
+
+    def __init__(self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any], shadows: list[Any]) -> None:
+        self.function, self.args, self.keywords, self.shadows = function, args, keywords, shadows
+        self.nodes: list[Any] = []
+        self.values: list[Any] = []
+
+    def again(self, number: int, node: FunctionNode, grad: Any) -> Sequence[Any]:
+        """What node `number` of the graph gives, of which `node` is one, by the rule of the function itself."""
+        operands, versions, targets = node.context
+        state = local.state
+        create = state.grad
+        given = []
+        for k, (x, version, target) in enumerate(zip(operands, versions, targets, strict=True)):
+            if not isinstance(x, Tensor):
+                given.append(x)
+                continue
+            if modified(x._storage, version):
+                raise AutogradError(
+                    f"[backward] {node.name()} (recorded at {node.line}) needs its operand {k} once more, for create_graph=True, but it has been "
+                    "modified by an inplace operation; use the out-of-place form there, or clone() the value first"
+                )
+            other = with_history(x, target)
+            if not create:
+                other = wrap(x._storage, x._layout)
+                other._requires_grad = target is not None
+            given.append(other)
+        state.grad = True
+        try:
+            found = self.function(*self._with(self.args, given), **{name: self._with(x, given) for name, x in self.keywords.items()})
+        finally:
+            state.grad = create
+        nodes = nodes_of(found, given)
+        assert [n.name() for n in nodes] == [n.name() for n in self.nodes], f"{self.function.__name__} makes another graph than before"
+        return apply_node(nodes[number], grad, True)
+
+    def _with(self, x: Any, given: list[Any]) -> Any:
+        """An argument with other operands."""
+        for k, shadow in enumerate(self.shadows):
+            if x is shadow:
+                return given[k]
+        return x.__class__([self._with(y, given) for y in x]) if x.__class__ in (tuple, list, Size) else x
+
+    def filled(self) -> None:
+        """Let all values be there, whatever they are."""
+        for storage in self._storages():
+            storage.buffer = Buffer(np.zeros(storage.layout.numel, storage.layout.dtype.np))
+
+    def emptied(self) -> None:
+        """Let no value be there."""
+        for storage in self._storages():
+            storage.buffer = None
+
+    def _storages(self) -> list[Storage]:
+        return [x if x.__class__ is Storage else x._storage for x in self.values if x is not None]
+
+
+class NodeSteps:
+    """The rule of node `number` of a call. `uses`: which of the call's `values` it is given; `formulas`: superinstructions for the layouts of
+    gradients that came last, which the compiled module runs; `known`: all of them."""
+
+    __slots__ = ("call", "number", "uses", "formulas", "known")
+
+    def __init__(self, call: WatchedCall, number: int) -> None:
+        self.call, self.number = call, number
+        self.uses: list[int] | None = None
+        self.formulas: tuple[Any, ...] = ()
+        self.known: dict[Any, Any] = {}
+
+    def __call__(self, node: FunctionNode, grads: Sequence[Any]) -> Sequence[Any]:
+        grad, trace = grads[0], local.state.trace
+        found = None
+        if trace.__class__ is Eager and not local.state.grad and grad.__class__ is Tensor and grad._storage.buffer is not None:
+            found = self._by_steps(trace, node, grad)
+        if found is None or settings.verify:
+            expected = self.call.again(self.number, node, grad)
+            for ours, theirs in zip(found or (), expected, strict=False):
+                assert (ours is None) is (theirs is None)
+                if ours is not None and local.state.trace is trace:
+                    same(f"the gradient of {node.name()}", trace.array(ours), trace.array(theirs), [trace.array(grad)])
+            return expected
+        return found
+
+    def _by_steps(self, trace: Eager, node: FunctionNode, grad: Tensor) -> Any:
+        key = get_default_dtype(), grad._layout.origin or grad._layout
+        known = self.known.get(key)
+        if known is None and len(self.known) < KINDS:
+            self.call.filled()
+            try:
+                self.watched(trace, grad._layout)
+            finally:
+                self.call.emptied()
+            known = self.known[key]
+        if not known:
+            return None
+        if not settings.verify:
+            self.formulas = (known, *[other for other in self.formulas if other is not known][:3])
+        return hot.gradients((known,), trace, node, grad)
+
+    def watched(self, trace: Eager, view: Layout) -> bool:
+        """Have the rule watched for gradients of a layout; whether there are steps."""
+        node, values = self.call.nodes[self.number], self.call.values
+        last = view.offset + sum((n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True))
+        grad = wrap(realised(Buffer(np.ones(last + 1, view.dtype.np)), view), view)
+        operands = (grad, *[wrap(x, x.layout) if x.__class__ is Storage else x for x in values])
+        first = view.origin or view
+        mask = sum((t is not None) << k for k, t in enumerate(node.next))
+
+        def guards(given: list[int]) -> tuple[Any, ...] | None:
+            uses = [k - 1 for k in given if k]
+            if self.uses is None:
+                self.uses = uses
+            return (get_default_dtype(), mask, first, *[_guard(values[k]) for k in uses]) if uses == self.uses else None
+
+        def apply() -> tuple[Any, ...]:
+            return tuple(node.backward(node, [grad]) if node.__class__ is FunctionNode else apply_primitive(node, grad))
+
+        before, local.state.grad = local.state.grad, False
+        try:
+            found, gradients = watch(trace, operands, apply, True)
+        finally:
+            local.state.grad = before
+        made: Any = False
+        if found is not None:
+            try:
+                made = found.superinstruction(gradients, guards)
+            finally:
+                found.forget()
+        self.known[get_default_dtype(), first] = made and made[0]
+        return bool(made)
+
+
+def _guard(x: Any) -> Any:
+    return x.layout if x.__class__ is Storage else x._layout.origin or x._layout
+
+
+def nodes_of(found: Any, operands: Sequence[Any]) -> list[Any]:
+    """The nodes of results, and those before them, but not of what the operands are computed from; in their order."""
+    stack = [t._grad_fn for t in (found if isinstance(found, (tuple, list)) else (found,)) if isinstance(t, Tensor)]
+    before = {id(x._grad_fn) for x in operands if isinstance(x, Tensor)}
+    seen: dict[int, Any] = {}
+    while stack:
+        node = stack.pop()
+        if isinstance(node, GradNode) and id(node) not in seen and id(node) not in before:
+            seen[id(node)] = node
+            stack.extend(node.next)
+    return sorted(seen.values(), key=lambda node: node.number)
+
+
+def graph_of(trace: Eager, watched: Watched, found: Any, call: WatchedCall) -> NodePlans | None:
+    """The nodes that a call has made, with their rules watched; None if they are none that the compiled module makes."""
+    nodes = nodes_of(found, call.shadows)
+    places = {id(node): k for k, node in enumerate(nodes)}
+    if not nodes:
+        return NodePlans([], {})
+    if len(nodes) > MOST_NODES or any(not isinstance(x, Tensor) for x in call.shadows):
+        return None
+    targets = {id(x): k for k, x in enumerate(call.shadows)} | {key: len(call.shadows) + k for key, k in places.items()}
+    call.nodes = nodes
+    made = zip(watched.members, watched.handles[len(call.shadows) :], strict=True)
+    call.values = [*call.shadows, *[None if member.how.__class__ is tuple else t._storage for member, t in made]]
+    rules = [NodeSteps(call, k) for k in range(len(nodes))]
+    plans = []
+    for node, rule in zip(nodes, rules, strict=True):
+        usual = node.__class__ is GradNode or (node.__class__ is FunctionNode and len(node.outputs) == 1)
+        if not usual or node.hooks or node.retain is not None or not all(t is None or id(t) in targets for t in node.next):
+            return None
+        view = node.outputs[0] if node.__class__ is FunctionNode else node.edge.layout
+        if not rule.watched(trace, dense_layout(tuple(view.shape), view.dtype, view.device)):
+            return None
+        assert rule.uses is not None
+        if any(k >= len(watched.operands) + len(watched.members) for k in rule.uses):
+            return None
+        plans.append(NodePlan(node.name(), (view,), rule, tuple([-1 if t is None else targets[id(t)] for t in node.next]), tuple(rule.uses)))
+    call.emptied()
+    return NodePlans(plans, places)
+
+
+if hot is not None:
+    hot.set_rules(NodeSteps)

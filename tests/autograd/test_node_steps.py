@@ -1,0 +1,207 @@
+"""Gradients of functions that superinstructions compute: those of the function itself, in every pass, with the same graph and the same refusals."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calque
+from calque.autograd import node_steps, superinstruction
+from calque.base.native import hot
+from calque.nn import functional as F
+from tests.autograd.test_steps import SAMPLES, forgotten, inner, tensors  # noqa: F401
+from tests.bad_input.calls import Sample
+
+pytestmark = [
+    pytest.mark.skipif(hot is None, reason="Calque was installed without a C compiler"),
+    pytest.mark.usefixtures("as_users"), pytest.mark.filterwarnings("ignore:reduction"),
+]  # fmt: skip
+
+
+def wanting(x: Any) -> list[Any]:
+    """The tensors among arguments that may have a gradient, which want one now."""
+    for t in tensors(x):
+        t.detach().numpy()  # nothing is pending: what follows is computed where it is written
+    return [t.requires_grad_() for t in tensors(x) if t.dtype.is_floating_point]
+
+
+def differentiated(function: Callable[..., Any], given: tuple[Any, ...], seed: int, twice: bool) -> list[Any]:
+    """Gradients of a weighted sum of all results, with second ones if `twice`, as arrays; names of the graph's first nodes."""
+    x, rng = wanting(given), np.random.default_rng(seed)
+    out = [t for t in tensors(function(*given)) if t.requires_grad]
+    names = [t.grad_fn.name() for t in out]
+    if not out:
+        return names
+    weights = [calque.tensor(rng.standard_normal(tuple(t.shape)).astype(np.float32)).to(t.dtype) for t in out]
+    first = calque.autograd.grad(out, x, weights, create_graph=twice, allow_unused=True)
+    found = list(first)
+    again = [g for g in first if g is not None and g.requires_grad]
+    if twice and again:
+        found += calque.autograd.grad(sum((g * g).sum() for g in again), x, allow_unused=True)
+    return [*names, *[None if g is None else g.detach().numpy().copy() for g in found]]
+
+
+def fits(sample: Sample) -> bool:
+    """Whether it has a gradient."""
+    try:
+        given = sample.arguments(calque, 0)
+        return bool(wanting(given)) and len(differentiated(sample.function(calque), given, 0, False)) > len(tensors(sample.function(calque)(*given)))
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):  # it is refused
+        return False
+
+
+DIFFERENTIABLE = [sample for sample in SAMPLES if fits(sample)]
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
+@pytest.mark.parametrize("sample", DIFFERENTIABLE, ids=str)
+def test_gradients_of_later_calls_are_those_of_the_function(sample: Sample, twice: bool) -> None:
+    function = sample.function(calque)
+    for seed in range(5):
+        found = differentiated(function, sample.arguments(calque, seed), seed, twice)
+        wanted = differentiated(inner(function).__wrapped__, sample.arguments(calque, seed), seed, twice)
+        assert len(found) == len(wanted)
+        for a, b in zip(found, wanted, strict=True):
+            if isinstance(b, np.ndarray):
+                np.testing.assert_allclose(a, b, 2e-5, 2e-5)  # sums of other layouts
+            else:
+                assert a == b
+
+
+def test_most_have_nodes_with_steps_from_the_third_call_on() -> None:
+    assert len(DIFFERENTIABLE) > 60
+    left = []
+    for sample in DIFFERENTIABLE:
+        superinstruction._known.clear()
+        for seed in range(3):
+            given = sample.arguments(calque, seed)
+            wanting(given)
+            found = [t for t in tensors(sample.function(calque)(*given)) if t.requires_grad]
+        if not any(isinstance(getattr(t._grad_fn, "backward", None), node_steps.NodeSteps) for t in found):
+            left.append(str(sample))
+    assert len(left) < 0.25 * len(DIFFERENTIABLE), left
+
+
+def softmaxes(times: int, then: Callable[[Any, Any], None]) -> None:
+    for _ in range(times):
+        x = calque.randn(3, 4, dtype=calque.float64).requires_grad_()
+        then(x, F.softmax(x, 1))
+
+
+def test_what_the_rule_needs_may_not_be_written_and_what_it_does_not_need_may() -> None:
+    def refused(x: Any, y: Any) -> None:
+        y.mul_(2.0)
+        with pytest.raises(RuntimeError, match=r"SoftmaxBackward0 \(recorded at .*_steps.py:\d+\) needs its result .* modified by an inplace"):
+            y.sum().backward()
+
+    def fine(x: Any, y: Any) -> None:
+        with calque.no_grad():
+            x.mul_(2.0)
+        y.sum().backward()
+
+    softmaxes(5, refused)
+    softmaxes(5, fine)
+    for _ in range(5):
+        x = calque.randn(4).requires_grad_()
+        z = x * 1.0
+        y = F.elu(z)
+        z.mul_(2.0)
+        with pytest.raises(RuntimeError, match="EluBackward0 .* needs its operand 0 .* modified by an inplace operation"):
+            y.sum().backward()
+
+
+def test_a_graph_is_there_once_unless_it_is_kept() -> None:
+    def freed(x: Any, y: Any) -> None:
+        total = y.square().sum()
+        total.backward(retain_graph=True)
+        kept = x.grad.clone()
+        total.backward()
+        np.testing.assert_array_equal(x.grad.numpy(), 2 * kept.numpy())
+        with pytest.raises(RuntimeError, match="a second time"):
+            total.backward()
+        with pytest.raises(RuntimeError, match=r"SoftmaxBackward0 .*was freed"):
+            y.backward(calque.ones_like(y))
+
+    softmaxes(5, freed)
+
+
+def test_hooks_and_kept_gradients_of_results() -> None:
+    def hooked(x: Any, y: Any) -> None:
+        seen: list[Any] = []
+        y.register_hook(lambda g: seen.append(g) or g * 2)
+        y.retain_grad()
+        y[:, 0].sum().backward()
+        once = calque.autograd.grad(F.softmax(x, 1)[:, 0].sum(), x)[0]
+        assert len(seen) == 1 and y.grad is not None
+        np.testing.assert_allclose(x.grad.numpy(), 2 * once.numpy(), rtol=1e-12)
+
+    softmaxes(5, hooked)
+
+
+def test_a_recorded_pass_runs_the_function_again() -> None:
+    """A large product stands behind small operations: what the pass does from there on is recorded, with gradients that are not there yet."""
+    w = calque.randn(4, 40_000, dtype=calque.float64)
+
+    def large(x: Any, y: Any) -> None:
+        ((y @ w) @ w.t()).sum().backward()
+        g = ((calque.ones(3, 4, dtype=calque.float64) @ w) @ w.t()).numpy()
+        s = y.detach().numpy()
+        np.testing.assert_allclose(x.grad.numpy(), s * (g - (g * s).sum(1, keepdims=True)), rtol=1e-9, atol=1e-9)
+
+    softmaxes(5, large)
+
+
+def test_one_tensor_in_two_places_and_one_that_wants_no_gradient() -> None:
+    for _ in range(5):
+        x = calque.randn(5, dtype=calque.float64).requires_grad_()
+        calque.dot(x, x).backward()
+        np.testing.assert_allclose(x.grad.numpy(), 2 * x.detach().numpy())
+        x.grad = None
+        F.mse_loss(x, x.detach() * 0.5, reduction="sum").backward()
+        np.testing.assert_allclose(x.grad.numpy(), x.detach().numpy())
+        assert not F.mse_loss(x.detach(), x.detach()).requires_grad
+        target = (x.detach() * 0.5).requires_grad_()
+        F.mse_loss(x.detach(), target, reduction="sum").backward()
+        np.testing.assert_allclose(target.grad.numpy(), -x.detach().numpy())
+
+
+def test_what_comes_before_the_operands_is_reached_twice() -> None:
+    """A second derivative goes on through the history of the operands."""
+    for _ in range(5):
+        x = calque.randn(4, dtype=calque.float64).requires_grad_()
+        (g,) = calque.autograd.grad(F.elu(x * x).sum(), x, create_graph=True)
+        (h,) = calque.autograd.grad(g.sum(), x)
+        np.testing.assert_allclose(h.numpy(), np.full(4, 2.0), rtol=1e-12)  # of x * x
+
+
+def test_superinstructions_keep_no_memory_of_operands() -> None:
+    x = calque.randn(3, 4).requires_grad_()
+    for _ in range(4):
+        F.elu(x).sum().backward()
+    buffer = weakref.ref(x._storage.buffer)
+    del x
+    gc.collect()
+    assert buffer() is None
+
+
+def test_functions_that_look_at_who_made_their_operands_say_so_at_every_call() -> None:
+    """Warnings about probabilities in the place of their logarithms are no steps: they depend on the operand's history."""
+    labels = calque.tensor([0, 1, 1])
+    x = calque.randn(3, 4).requires_grad_()
+    calque.nn.functional.cross_entropy(x, labels).backward()
+    for _ in range(4):
+        F.nll_loss(x, labels)
+    told = import_module("calque.nn.functional.cross_entropy")._told
+    before = set(told)
+    told.clear()
+    try:
+        with pytest.warns(UserWarning, match="the input is the result of softmax"):
+            F.nll_loss(F.softmax(x, 1), labels)
+    finally:
+        told |= before
