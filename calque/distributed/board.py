@@ -23,7 +23,7 @@ class Board:
     def __init__(self, MPI: Any, comm: Any, together: Callable[[int], None]) -> None:
         self._window = MPI.Win.Allocate_shared(2 * PIECE, 1, comm=comm)
         self._window.Lock_all()
-        self._together, self._place = together, comm.rank
+        self.together, self._place = together, comm.rank
         found = [np.frombuffer(self._window.Shared_query(rank)[0], np.uint8) for rank in range(comm.size)]
         self._sides = [[memory[side * PIECE : (side + 1) * PIECE] for memory in found] for side in (0, 1)]
         self._count = 0
@@ -40,7 +40,7 @@ class Board:
         rows = [memory[: given.nbytes].view(given.dtype) for memory in side]
         rows[self._place][:] = given
         self._window.Sync()
-        self._together(self._count)
+        self.together(self._count)
         self._window.Sync()
         function(rows[0], rows[1], found)
         for row in rows[2:]:

@@ -18,7 +18,7 @@ from calque.base.futures import Future
 from calque.base.layout import Layout, value_layout
 from calque.base.text import shown, type_name
 from calque.distributed.exchange import brief, exchange, flat, set_value, wait_for
-from calque.distributed.group import FUNCTIONS, Payload, ProcessGroup, ReduceOp, Turn
+from calque.distributed.group import FUNCTIONS, PLANS, Payload, ProcessGroup, ReduceOp, Turn
 from calque.distributed.record import kind_of
 from calque.distributed.world import group_of, seconds_of
 from calque.functional.blame import answering
@@ -34,7 +34,6 @@ Arrays = list[np.ndarray[Any, Any]]
 Work_ = Callable[[Arrays], Sequence[Any]]
 _HALF = ("float16", "bfloat16")  # combined as float32: MPI has no bfloat16, and sums of 16 bits lose digits
 _KINDS = {ReduceOp.AVG: "fc", ReduceOp.MIN: "iuf", ReduceOp.MAX: "iuf", ReduceOp.BAND: "iu", ReduceOp.BOR: "iu", ReduceOp.BXOR: "iu"}
-PLANS = 256  # of calls that come again
 _new: Any = object.__new__
 
 
@@ -189,14 +188,6 @@ def _call(pg: ProcessGroup, plan: Plan, sources: Sequence[Any], results: Sequenc
     return found  # type: ignore[no-any-return]
 
 
-def _keep(pg: ProcessGroup, key: tuple[Any, ...], plan: Plan) -> Plan:
-    """Keep the plan of a call that may come again. `key`: the function, and what the plan follows from."""
-    if len(pg.plans) >= PLANS:
-        pg.plans.clear()
-    pg.plans[key] = plan
-    return plan
-
-
 def as_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The same memory as bytes."""
     return array.view(np.uint8)
@@ -304,9 +295,9 @@ def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op:
     pg = group_of("all_reduce", group)
     if pg is None:
         return None
-    key = ("all_reduce", getattr(tensor, "_layout", None), op)
+    key = (pg, "all_reduce", getattr(tensor, "_layout", None), op)
     try:
-        plan = pg.plans.get(key)
+        plan = PLANS.get(key)
     except TypeError:  # an operation of the wrong kind
         plan = None
     if plan is None:
@@ -314,7 +305,7 @@ def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op:
         layout = tensor._layout
         kind = require_op("all_reduce", op, layout.dtype)
         work = _combining(lambda s, t: pg.all_reduce(s, t, kind), layout.numel, layout.dtype)
-        plan = _keep(pg, key, Plan("all_reduce", tensor, kind.name, [tensor], [tensor], work, _combined(pg, kind, layout.numel, layout.dtype)))
+        plan = PLANS.keep(key, Plan("all_reduce", tensor, kind.name, [tensor], [tensor], work, _combined(pg, kind, layout.numel, layout.dtype)))
     return _call(pg, plan, (tensor,), (tensor,), async_op)
 
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import enum
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from calque.base.cache import Cache
 from calque.base.config import available_cores, settings
 from calque.base.errors import DistributedError
 from calque.distributed.record import DONE, FAILED, MOVING, WAITING, Call, Kind, kind_of
@@ -29,6 +31,10 @@ SPIN = 2e-4  # seconds for which a process that waits keeps its core
 LONGEST_PAUSE = 1e-3
 TEXT_BYTES = 480  # of the description of a call
 PAYLOAD_BYTES = 1 << 16  # that a member may bring, to all others together
+PLANS = Cache("plans of collectives", 2_000, 1 / 1024)  # (group, function, what the plan follows from) -> plan, see `collectives.py`
+
+
+OPEN: weakref.WeakSet["ProcessGroup"] = weakref.WeakSet()  # groups that are in use
 
 
 class ReduceOp(enum.Enum):
@@ -113,7 +119,8 @@ class ProcessGroup(ABC):
         self.several = len(ranks) > 1
         self.moving: Call | None = None
         self.turn = threading.Lock()  # held by the call that is on its way
-        self.plans: dict[Any, Any] = {}  # what was found out about calls that come again, see `collectives.py`
+        self.closed = False
+        OPEN.add(self)
 
     def rank(self) -> int:
         """This process's number in the group."""
@@ -122,6 +129,20 @@ class ProcessGroup(ABC):
     def size(self) -> int:
         """Number of members."""
         return len(self.ranks)
+
+    def require_open(self, op: str) -> None:
+        """Raise after `close`."""
+        if self.closed:
+            raise DistributedError(
+                f"[{op}] expected a process group that is in use, got number {self.number}, which destroy_process_group() has ended; make another one"
+            )
+
+    def close(self) -> None:
+        """Take part in its calls no longer, once all that were asked for are over. Every member does this by itself."""
+        self.closed = True
+        OPEN.discard(self)
+        PLANS.clear()  # those of this group hold it
+        WATCH.over(self.number)
 
     def crowded(self) -> bool:
         """Whether moving data takes cores from what the members compute: all are on this machine, and their threads have all of its cores."""
@@ -258,6 +279,8 @@ class Turn:
             if WATCH.failed:
                 WATCH.require_health(self.call)
             self._arrays = arrays
+            if group.closed:
+                group.require_open(self.kind.op)
             if group.several:
                 own = None if payload is None else payload.pack(arrays)
                 self._meeting = group.meet(self.number << 32 | self.kind.code if group.checks else 0, payload, own)

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from calque.base.cache import LEAST, Table, register
 from calque.distributed.group import PAYLOAD_BYTES, Array, Differ, Payload
 
 TAG = 8
 HEAD = 64  # bytes before the data: a word, and how much each brings
-KEPT = 256  # payloads whose way is remembered
+ROUTE_BYTES = 1500  # of the way of a payload that is remembered, by estimate
 
 
 class _Route:
@@ -30,7 +31,7 @@ class Letters:
     """A `Meeting` that is held again and again. `comm`: of nobody else, as users choose tags of their own."""
 
     def __init__(self, MPI: Any, comm: Any) -> None:
-        self._MPI, self._comm, self._place = MPI, comm, comm.rank
+        self._MPI, self.comm, self._place = MPI, comm, comm.rank
         self._others = [k for k in range(comm.size) if k != comm.rank]
         self._places = np.zeros((comm.size, HEAD + PAYLOAD_BYTES // len(self._others)), np.uint8)  # messages of the others, and what is sent
         heads = [row[:16].data.cast("q") for row in self._places]
@@ -39,6 +40,11 @@ class Letters:
         self._routes: dict[Payload | None, _Route] = {}
         self._route: _Route
         self._pending: list[Any] = []
+        LETTERS.append(self)
+
+    def kept(self) -> int:
+        """Number of payloads whose way is remembered."""
+        return len(self._routes)
 
     def begin(self, word: int, payload: Payload | None, own: Array | None) -> "Letters":
         """Write to the others."""
@@ -58,7 +64,7 @@ class Letters:
 
     def _found(self, payload: Payload | None) -> "_Route":
         """The way of a payload."""
-        if len(self._routes) >= KEPT:
+        if (len(self._routes) + 1) * ROUTE_BYTES * len(LETTERS) > _TABLE.limit() and len(self._routes) >= LEAST:  # each group has its part
             self._forget()
         short = [*self._sends(HEAD), *self._receives]
         if payload is None:
@@ -72,7 +78,7 @@ class Letters:
     def _sends(self, length: int) -> list[Any]:
         """Requests that send so many bytes."""
         message = [self._places[self._place][:length], self._MPI.BYTE]
-        return [self._comm.Send_init(message, k, TAG) for k in self._others]
+        return [self.comm.Send_init(message, k, TAG) for k in self._others]
 
     def _forget(self) -> None:
         """Let go of all ways."""
@@ -83,6 +89,7 @@ class Letters:
 
     def free(self) -> None:
         """Give the requests back."""
+        LETTERS.remove(self)
         self._forget()
         for request in self._receives:
             request.Free()
@@ -103,3 +110,14 @@ class Letters:
             if head[0] != word or head[1] != nbytes:
                 raise Differ
         return self._route.rows
+
+
+LETTERS: list[Letters] = []  # of all groups that are in use
+
+
+def _measured() -> tuple[int, int]:
+    count = sum(letters.kept() for letters in LETTERS)
+    return count, count * ROUTE_BYTES
+
+
+_TABLE = register("ways of small messages", Table(1 / 512, _measured))

@@ -16,7 +16,8 @@ from calque.base.errors import DistributedError
 from calque.base.extras import need
 from calque.distributed.board import MOST, Board
 from calque.distributed.group import FUNCTIONS, PAYLOAD_BYTES, Array, Differ, Meeting, Near, Payload, ProcessGroup, ReduceOp, soon
-from calque.distributed.letters import Letters
+from calque.distributed.letters import LETTERS, Letters
+from calque.distributed.watch import WATCH
 
 CONTROL_TAG = 7
 _SHARED = "/dev/shm/mpich_shm_"
@@ -113,14 +114,15 @@ def neighbours(MPI: Any, comm: Any) -> Near:
     return Near(frozenset(int(row[-1]) for row in everybodys), cores_of_mine)
 
 
-_LETTERS: list[Letters] = []  # of all groups
-_BOARDS: dict[tuple[int, int], Board] = {}  # by numbers of the job and of the group, which are the same everywhere
+_BOARDS: dict[int, Board] = {}  # by numbers of the job and of the group, which are the same everywhere
+_IDLE: dict[tuple[int, ...], dict[int, Board]] = {}  # those of groups that are closed, by the ranks of the group
+OFFERED = 8  # of these, that a member names when the next group of the same ranks wants one
 _OF_FLOATS: dict[tuple[ReduceOp, Any], Any] = {}  # operations of MPI that know of NaN
 
 
 def finalize(MPI: Any) -> None:
     """End MPI, which wants its requests back."""
-    for letters in _LETTERS:
+    for letters in list(LETTERS):
         letters.free()
     for op in _OF_FLOATS.values():
         op.Free()
@@ -174,11 +176,11 @@ class MpiGroup(ProcessGroup):
         self.MPI, self.comm = MPI, comm
         self.failures = (MPI.Exception,)
         self._shared: Board | None = None
+        self._key = 0  # of it in `_BOARDS`
         if number == 0:
             MpiGroup.jobs += 1
         self._letters = Letters(MPI, comm.Dup()) if 1 < len(ranks) <= DIRECT else None
         if self._letters is not None:
-            _LETTERS.append(self._letters)
             self.meet = self._letters.begin  # type: ignore[method-assign]  # one frame less
         self._ops = {
             ReduceOp.SUM: MPI.SUM, ReduceOp.AVG: MPI.SUM, ReduceOp.PRODUCT: MPI.PROD, ReduceOp.MIN: MPI.MIN, ReduceOp.MAX: MPI.MAX,
@@ -224,9 +226,40 @@ class MpiGroup(ProcessGroup):
     def _board(self) -> Board:
         """The memory that all members have. All of them call this."""
         if self._shared is None:
-            self._shared = _BOARDS[self.jobs, self.number] = Board(self.MPI, self.comm, self._together)
+            self._shared = self._taken_over()
+        if self._shared is None:
+            self._key = MpiGroup.jobs << 32 | self.number
+            self._shared = _BOARDS[self._key] = Board(self.MPI, self.comm, self._together)
             forget_files(self.comm)
         return self._shared
+
+    def _taken_over(self) -> Board | None:
+        """The memory of a group of the same ranks that all of them have closed: giving it back would take all of them at one time."""
+        idle = _IDLE.get(self.ranks, {})
+        own, everybodys = np.full(OFFERED, -1, np.int64), np.empty((self.size(), OFFERED), np.int64)
+        offered = sorted(idle)[:OFFERED]
+        own[: len(offered)] = offered
+        self.comm.Allgather(own, everybodys)
+        key = min(set[int].intersection(*map(set, everybodys.tolist())) - {-1}, default=None)
+        if key is None:
+            return None
+        self._key = key
+        found = idle.pop(key)
+        found.together = self._together
+        return found
+
+    def close(self) -> None:
+        """See `ProcessGroup`."""
+        super().close()
+        if WATCH.failed:  # something may be on its way still
+            return
+        if self._letters is not None:
+            self._letters.free()
+            self._letters.comm.Free()
+        if self._shared is not None:
+            _IDLE.setdefault(self.ranks, {})[self._key] = self._shared
+        if self.number:
+            self.comm.Free()
 
     def _together(self, number: int) -> None:
         """Wait until all members have come to a piece of the call that is on its way."""

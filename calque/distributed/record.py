@@ -10,8 +10,9 @@ import zlib
 from collections import deque
 from typing import Any
 
+from calque.base.cache import Cache
+
 KEPT = 512  # calls
-KINDS = 4096  # descriptions that are kept
 WAITING, MOVING, DONE, FAILED = "waits for the others", "moves data", "done", "failed"
 
 
@@ -30,18 +31,14 @@ class Kind:
         return f"{self.op}({self.dtype}{shape}{', ' if self.detail else ''}{self.detail})"
 
 
-_KINDS: dict[tuple[Any, ...], Kind] = {}
+_KINDS = Cache("descriptions of collectives", 500, 1 / 256)
 
 
 def kind_of(op: str, dtype: str, shape: tuple[int, ...] | None, detail: str) -> Kind:
     """The kind of a call."""
     key = (op, dtype, shape, detail)
     found = _KINDS.get(key)
-    if found is None:
-        if len(_KINDS) >= KINDS:
-            _KINDS.clear()
-        found = _KINDS[key] = Kind(op, dtype, shape, detail)
-    return found
+    return _KINDS.keep(key, Kind(op, dtype, shape, detail)) if found is None else found  # type: ignore[no-any-return]
 
 
 class Call:

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from typing import Any, Protocol
 
 from calque.base.config import RENDEZVOUS, job_variables
@@ -23,6 +24,9 @@ PATIENCE = 2.0  # seconds for which a rank that asks waits for answers
 GRACE = 5.0  # seconds beyond the deadline after which a process ends that cannot be interrupted
 ON_THE_WAY = 1.0  # seconds for which a message may still come of a rank that has gone
 STUCK = 70  # exit code of such a process
+OVER = 64  # groups that are closed, of which it is known how far they came
+ROWS = 100  # groups that a message tells of
+LONGEST_TEXT = 1500  # bytes of a message: what is longer than MPI sends at once does not arrive from a process that ends meanwhile
 
 
 class Wire(Protocol):
@@ -49,6 +53,8 @@ class Watch:
         self.wire: Wire | None = None
         self.left: dict[int, dict[str, Any]] = {}  # what ranks said when they went
         self.passed: dict[int, int] = {}  # calls that are over, by group
+        self._over: deque[int] = deque()  # groups that are closed
+        self._told: dict[int, dict[str, int]] = {}  # what ranks that go have said of the calls of groups so far
         self.error: DistributedError | None = None  # the last of those that broke the job
         self.failed = ""  # why nothing more can be done together
         self.said = False  # that this process goes
@@ -87,18 +93,20 @@ class Watch:
         with self._lock:
             for rank, message in wire.poll():
                 got = json.loads(message)
-                if got["kind"] == "gone":
-                    self.left[rank] = {**got, "at": time.monotonic()}
+                if got["kind"] == "passed":
+                    self._told.setdefault(rank, {}).update(got["passed"])
+                elif got["kind"] == "gone":
+                    self.left[rank] = {**got, "passed": self._told.pop(rank, {}), "at": time.monotonic()}
                 elif got["kind"] == "where":
                     if got.get("late"):
                         self.recorder.write(self.rank, got["late"], self.folder)
-                    self._say(rank, {"kind": "here", "text": self._place()})
+                    self._say(rank, {"kind": "here", "text": _cut(self._place())})
                 elif got["kind"] == "here":
                     self._places[rank] = got["text"]
 
     def _say(self, rank: int, message: dict[str, Any]) -> None:
         if self.wire is not None:
-            self.wire.send(rank, json.dumps(message).encode())
+            self.wire.send(rank, json.dumps(message, ensure_ascii=False).encode(errors="replace"))
 
     def _place(self) -> str:
         """Where this process is, in words."""
@@ -112,9 +120,18 @@ class Watch:
             return
         self.said = True
         with self._lock:
+            passed = [(str(group), number) for group, number in self.passed.items()]
             for rank in range(self.size):
                 if rank != self.rank:
-                    self._say(rank, {"kind": "gone", "why": why[:2000], "passed": {str(k): v for k, v in self.passed.items()}})
+                    for at in range(0, len(passed), ROWS):
+                        self._say(rank, {"kind": "passed", "passed": dict(passed[at : at + ROWS])})
+                    self._say(rank, {"kind": "gone", "why": _cut(why)})
+
+    def over(self, group: int) -> None:
+        """A group is closed: what others may still want to know of it is kept for a while."""
+        self._over.append(group)
+        if len(self._over) > OVER:
+            self.passed.pop(self._over.popleft(), None)
 
     def all_gone(self) -> bool:
         """Whether all others have said that they go."""
@@ -166,7 +183,7 @@ class Watch:
         with self._lock:
             self._places.clear()
             for rank in others:
-                self._say(rank, {"kind": "where", "late": late})
+                self._say(rank, {"kind": "where", "late": _cut(late)})
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until and len(self._places) < len(others):
             self.hear()
@@ -195,6 +212,10 @@ class Watch:
                 sys.stderr.write(f"calque: [{call.op}] {text}; this process ends; its last calls are in {where}\n")
                 sys.stderr.flush()
                 os._exit(STUCK)
+
+
+def _cut(text: str) -> str:
+    return text.encode(errors="replace")[:LONGEST_TEXT].decode(errors="ignore")
 
 
 def _main_line() -> str:

@@ -19,7 +19,7 @@ from calque.base.errors import ArgumentError, DistributedError
 from calque.base.text import shown
 from calque.distributed import mpi, rendezvous
 from calque.distributed.exchange import wait_for_exchanges
-from calque.distributed.group import Near, ProcessGroup
+from calque.distributed.group import OPEN, Near, ProcessGroup
 from calque.distributed.watch import WATCH
 from calque.observe.source import user_line
 
@@ -245,17 +245,25 @@ def group_of(op: str, group: Any) -> ProcessGroup | None:
     if not isinstance(group, ProcessGroup):
         raise ArgumentError(f"[{op}] expected group to be a process group or None, got {shown(group)}; new_group() makes one")
     world(op)
+    if group.closed:
+        group.require_open(op)
     return group
 
 
 def destroy_process_group(group: Any = None) -> None:
-    """Wait for what was asked for; from here on this process takes part in nothing. All processes call it, or none. A sub-group is only forgotten."""
-    if group is not None and group is not WORLD.group:
+    """Wait for what was asked for; from here on this process takes part in nothing, or in nothing of one group. All processes call it, or none; of
+    a sub-group each member gives up its own part."""
+    pg = group_of("destroy_process_group", group)
+    if pg is None:
         return
-    world("destroy_process_group")
     wait_for_exchanges()
+    if pg is not WORLD.group:
+        pg.close()
+        return
     if WATCH.well():
-        WORLD.group.perform("destroy_process_group", "", user_line(), lambda: None)  # type: ignore[union-attr]
+        pg.perform("destroy_process_group", "", user_line(), lambda: None)
+    for part in sorted(OPEN, key=lambda part: part.number):
+        part.close()
     WATCH.stop()
     WORLD.group = None
 

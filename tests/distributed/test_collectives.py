@@ -43,6 +43,15 @@ def test_random_calls(seed: int) -> None:
 
 
 @pytest.mark.mpi
+def test_groups_that_end_make_room_for_others() -> None:
+    """MPICH has room for 2,048 communicators; the last job ends by an error of one rank, which the other one names."""
+    done = launch("groups_that_end.py")
+    said = {rank: [line for line in done.stderr.split("\n") if line.startswith(f"[{rank}]") and "Error: " in line] for rank in (0, 1)}
+    assert done.returncode == 1 and len(said[0]) == len(said[1]) == 1, done.stdout + done.stderr
+    assert "[barrier] expected rank 1 to take part, but it has ended with ValueError: éé" in said[0][0] and "ValueError: éé" in said[1][0]
+
+
+@pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.parametrize("direct", ["1", "8"])
 def test_random_calls_of_three_ranks(seed: int, direct: str) -> None:
