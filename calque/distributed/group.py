@@ -321,7 +321,7 @@ class Turn:
                 found = self.payload.unpack(brought)  # type: ignore[union-attr]
             else:
                 call.state, group.moving = MOVING, call
-                entry = WATCH.guard(call, group.timeout)
+                entry = WATCH.guard(call, group.ranks, group.timeout)
                 try:
                     found = self.work(self._arrays)
                 finally:

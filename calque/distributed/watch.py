@@ -59,7 +59,7 @@ class Watch:
         self.failed = ""  # why nothing more can be done together
         self.said = False  # that this process goes
         self._places: dict[int, str] = {}  # where the others are, as they say
-        self._guarded: list[tuple[float, Call]] = []
+        self._guarded: list[tuple[float, Call, tuple[int, ...]]] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -162,16 +162,23 @@ class Watch:
             got = self.left.get(rank)
             if got is None or rank == self.rank:
                 continue
-            missing = call.number > got["passed"].get(str(call.group), 0) if call.number > 0 else time.monotonic() > got["at"] + ON_THE_WAY
+            missing = self._misses(rank, call) if call.number > 0 else time.monotonic() > got["at"] + ON_THE_WAY
             if missing:
-                why = f" with {got['why']}" if got["why"] else ""
                 raise self.broken(
-                    f"[{call.op}] expected rank {rank} to take part, but it has ended{why}; this rank {self.rank} waits in "
+                    f"[{call.op}] expected rank {rank} to take part, but it has ended{self._why(rank)}; this rank {self.rank} waits in "
                     f"{call.place()}, {call}. Every rank must make the same calls: with uneven data, drop_last=True, "
                     "DistributedSampler or model.join()"
                 )
         if time.monotonic() > deadline:
             raise self.broken(self._too_long(call, ranks, timeout))
+
+    def _misses(self, rank: int, call: Call) -> bool:
+        """Whether a rank that has gone has not finished a collective."""
+        return bool(call.number > self.left[rank]["passed"].get(str(call.group), 0))
+
+    def _why(self, rank: int) -> str:
+        why = self.left[rank]["why"]
+        return f" with {why}" if why else ""
 
     def _too_long(self, call: Call, ranks: tuple[int, ...], timeout: float) -> str:
         others = [rank for rank in ranks if rank != self.rank]
@@ -194,23 +201,28 @@ class Watch:
             f"{call.place()}, {call}; {'; '.join(rows)}. Look why they differ, or raise timeout= in init_process_group"
         )
 
-    def guard(self, call: Call, timeout: float) -> tuple[float, Call]:
+    def guard(self, call: Call, ranks: tuple[int, ...], timeout: float) -> tuple[float, Call, tuple[int, ...]]:
         """A call of the back-end begins that nothing can interrupt."""
-        entry = (time.monotonic() + timeout + GRACE, call)
+        entry = (time.monotonic() + timeout + GRACE, call, ranks)
         self._guarded.append(entry)
         return entry
 
-    def unguard(self, entry: tuple[float, Call]) -> None:
+    def unguard(self, entry: tuple[float, Call, tuple[int, ...]]) -> None:
         """It is over."""
         self._guarded.remove(entry)
 
     def _end_if_stuck(self) -> None:
-        for until, call in list(self._guarded):
-            if time.monotonic() > until:
-                text = f"rank {self.rank} cannot finish {call.place()}, {call}: another rank stopped inside it"
+        now = time.monotonic()
+        for until, call, ranks in list(self._guarded):
+            ended = (rank for rank in ranks if rank in self.left and now > self.left[rank]["at"] + ON_THE_WAY and self._misses(rank, call))
+            lost = next(ended, None)
+            if now > until or lost is not None:
+                who = "another rank stopped inside it" if lost is None else f"rank {lost} stopped inside it, and has ended{self._why(lost)}"
+                text = f"rank {self.rank} cannot finish {call.place()}, {call}: {who}"
                 where = self.recorder.write(self.rank, text, self.folder)
                 sys.stderr.write(f"calque: [{call.op}] {text}; this process ends; its last calls are in {where}\n")
                 sys.stderr.flush()
+                self.leave(text)
                 os._exit(STUCK)
 
 

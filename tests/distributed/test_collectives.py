@@ -156,6 +156,10 @@ FAILURES = {
     "dtype": dict.fromkeys((0, 1), r"rank 0: all_reduce\(float32 \(3,\), SUM\) at .*; rank 1: all_reduce\(float64 \(3,\), SUM\) at"),
     "message": {0: r"\[irecv\] expected rank 1 to take part, but it has ended; this rank 0 waits in message 1 of group 0, irecv\(float32"},
     "middle": {0: r"rank 0 cannot finish call number 2 of group 0, all_reduce\(float32 \(3000000,\), SUM\) at .*: another rank stopped inside it"},
+    "inside": {
+        0: r"rank 0 cannot finish call number 2 of group 0, broadcast\(float32 .*: rank 1 stopped inside it, and has ended with ZeroDivisionError",
+        1: "ZeroDivisionError",
+    },
     "loaded": dict.fromkeys((0, 1), r"same parameters on every rank, but before step 1 weight has .* on rank 0 where rank 1 has 7; load"),
     "silent": dict.fromkeys((0, 1), r"rank 0: all_reduce\(float32 \(30000,\), SUM\) at .*; rank 1: all_reduce\(float32 \(30001,\), SUM\) at"),
 }
@@ -199,16 +203,16 @@ def ranks_with(word: str) -> list[str]:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("mode", [mode if mode in ("raise", "shape", "loaded") else pytest.param(mode, marks=pytest.mark.slow) for mode in FAILURES])
+@pytest.mark.parametrize("mode", [mode if mode in ("raise", "shape", "loaded", "inside") else pytest.param(mode, marks=pytest.mark.slow) for mode in FAILURES])
 def test_every_live_rank_says_what_is_wrong(mode: str, tmp_path: Path) -> None:
     done = launch("failing.py", mode, str(tmp_path))
-    assert done.returncode == (70 if mode == "middle" else 1), done.stdout + done.stderr
+    assert done.returncode == (70 if mode in ("middle", "inside") else 1), done.stdout + done.stderr
     for rank, text in FAILURES[mode].items():
         said = "\n".join(line for line in done.stderr.split("\n") if line.startswith(f"[{rank}]"))
         assert re.search(text, said), done.stderr
-        assert "Traceback" in said or mode in ("silent", "middle")
+        assert "Traceback" in said or mode in ("silent", "middle") or (mode, rank) == ("inside", 0)
     flights = [int(name) for name in re.findall(r"rank(\d)\.json", " ".join(os.listdir(tmp_path)))]
-    expected = {"raise": {0}, "exit": {0}, "stop": {0}, "middle": {0}, "message": {0}}.get(mode, {0, 1})
+    expected = {"raise": {0}, "exit": {0}, "stop": {0}, "middle": {0}, "message": {0}, "inside": {0}}.get(mode, {0, 1})
     assert set(flights) == expected, flights
     assert "; the others were ended" in done.stderr
 

@@ -35,6 +35,12 @@ if mode == "middle":  # everybody has come, and then one stops while data moves
     usual = pg.all_reduce
     if rank == 1:
         pg.all_reduce = lambda *arguments: (os.kill(os.getpid(), signal.SIGSTOP), usual(*arguments))
+if mode == "inside":  # the same, and it ends by an error
+    t = calque.ones(3_000_000)
+    if rank == 1:
+        dist.group.WORLD.broadcast = lambda *arguments: 1 // 0
+    dist.broadcast(t, 1)
+    t.tolist()
 if mode == "silent":  # nobody reads what failed; the process must not end as if all were well
     dist.all_reduce(calque.ones(30_000 + rank))
     sys.exit(0)
