@@ -32,6 +32,7 @@ from calque.distributed.ddp import DistributedDataParallel
 from calque.distributed.elastic import State
 from calque.distributed.fsdp import FSDPModule, fully_shard
 from calque.distributed.group import ProcessGroup, ReduceOp
+from calque.distributed.join import Join, Joinable, JoinHook
 from calque.distributed.launch import spawn
 from calque.distributed.mesh import DeviceMesh, init_device_mesh
 from calque.distributed.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
@@ -60,7 +61,8 @@ from calque.distributed.zero import ZeroRedundancyOptimizer
 from calque.functional.blame import publish as _publish
 
 __all__ = [
-    "Backend", "DeviceMesh", "DistributedDataParallel", "DistributedSampler", "FSDPModule", "GroupMember", "P2POp", "ProcessGroup", "ReduceOp",
+    "Backend", "DeviceMesh", "DistributedDataParallel", "DistributedSampler", "FSDPModule", "GroupMember", "Join", "JoinHook",
+    "Joinable", "P2POp", "ProcessGroup", "ReduceOp",
     "State", "SumOverRanks", "Work",
     "ZeroRedundancyOptimizer",
     "all_gather", "all_gather_into_tensor", "all_gather_object",

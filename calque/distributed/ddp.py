@@ -18,15 +18,17 @@ from calque.autograd.engine import queue_callback, running_pass
 from calque.base.errors import ArgumentError, DistributedError
 from calque.base.text import shown, type_name
 from calque.distributed import hooks
-from calque.distributed.collectives import Plan, as_bytes, assign, begin, require_tensor, targets_of
+from calque.distributed.collectives import Plan, all_reduce, as_bytes, assign, begin, require_tensor, targets_of
 from calque.distributed.exchange import exchange, wait_for
-from calque.distributed.group import ProcessGroup, Turn
+from calque.distributed.group import ProcessGroup, ReduceOp, Turn
+from calque.distributed.join import Join, Joinable, JoinHook
 from calque.distributed.objects import all_gather_object
 from calque.distributed.ordered import InOrder
 from calque.distributed.record import Kind, kind_of
 from calque.distributed.watch import WATCH
 from calque.distributed.weights import Weights
 from calque.distributed.world import group_of
+from calque.functional.creation import tensor
 from calque.nn.module import Module
 from calque.nn.modules.sync_batch_norm import SyncBatchNorm
 from calque.observe.source import inside_package
@@ -40,19 +42,21 @@ SAMPLED = 16  # numbers of each that are compared
 
 
 class Step:
-    """What the ranks told each other about one step: weights, which parameters took part anywhere. Filled by its task."""
+    """What the ranks told each other about one step: weights, which parameters took part anywhere. Filled by its task. `uneven`: whether some may
+    be done."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, uneven: bool = False) -> None:
+        self.uneven = uneven
         self.active: Any = np.ones(size, bool)
         self.used: Any = np.zeros(0, bool)
         self.factor = 1.0 / size
 
     def root(self) -> int:
-        """The first rank that is not done."""
-        return int(np.argmax(self.active))
+        """Whose buffers count: those of the first rank; where some may be done, as in PyTorch those of the last one that is not."""
+        return self.active.size - 1 - int(np.argmax(self.active[::-1])) if self.uneven else 0
 
 
-class DistributedDataParallel(Module):
+class DistributedDataParallel(Module, Joinable):
     """Train `module` on all ranks of the job: it starts with the parameters of rank 0, and after every `backward` its gradients are the mean of those
     of all ranks.
 
@@ -103,6 +107,7 @@ class DistributedDataParallel(Module):
         self.bucket_cap_mb, self.static_graph, self.device_ids = float(cap), static_graph, device_ids
         self.process_group = pg
         self.require_backward_grad_sync = True
+        self._meant = False  # whether the last forward pass stood outside of `no_sync`, and no average has come since
         self._names = [name for name, _ in named]
         self.__dict__["_params"] = [p for _, p in named]  # not a second registration of them
         self._share_out()
@@ -111,6 +116,7 @@ class DistributedDataParallel(Module):
         self._pass: Any = None
         self._ordered = InOrder(pg, self._params) if ordered else None
         self._joined: bool | None = None  # inside `join`: whether those that are done count
+        self._divides_by_all = True  # the same inside `Join`
         self._steps = 0
         self._hook: tuple[Any, Any] | None = None
         self._last: Step | None = None
@@ -134,7 +140,12 @@ class DistributedDataParallel(Module):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's result for this rank's share."""
+        if self._join_config.enable:
+            Join.notify_join_context(self)
+            self._anybody_averages(self.require_backward_grad_sync and local.state.grad)
         found = self.module(*inputs, **kwargs)
+        if local.state.grad:
+            self._meant = self.require_backward_grad_sync
         if self._weights is not None and local.state.grad:
             self._weights.forward((inputs, kwargs), found)
         return found
@@ -147,7 +158,8 @@ class DistributedDataParallel(Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Inside, gradients only add up on each rank; the first backward after it averages them all."""
+        """Inside, gradients only add up on each rank; the first backward after it averages them all. As in PyTorch the forward pass belongs inside,
+        too: gradients of one that stands before are averaged in any case."""
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
@@ -178,25 +190,63 @@ class DistributedDataParallel(Module):
 
     def _go_along(self) -> None:
         """Take part in steps of the others until nobody has any."""
-        nothing = np.zeros(len(self._params), bool)
-        while True:
-            step, task = self._agree(0.0, nothing, False)
-            wait_for(task)
-            if not step.active.any():
-                break
-            self._last = step
-            self._compare(step)
-            for number, bucket in enumerate(self._buckets):
-                none = [False] * len(bucket)
-                if self._hook is not None and self._hook[1] not in hooks.NATIVE:
-                    hooks.by_hook(self._hook, number, number == len(self._buckets) - 1, [self._params[k] for k in bucket], none, none)
-                else:
-                    self._send(number, bucket, step, [], [], none, none)
-            if self.broadcast_buffers:
-                self._same_buffers(step)
+        while self._go_one_step(False):
+            pass
+        self._end_alike()
+
+    def _go_one_step(self, keep: bool) -> bool:
+        """Take part in one step; whether there was any. `keep`: whether to have the mean gradients, too."""
+        step, task = self._agree(0.0, np.zeros(len(self._params), bool), False)
+        wait_for(task)
+        if not step.active.any():
+            return False
+        self._last = step
+        self._compare(step)
+        for number, bucket in enumerate(self._buckets):
+            none, wanted = [False] * len(bucket), [keep and bool(step.used[k]) for k in bucket]
+            params = [self._params[k] for k in bucket]
+            if self._hook is not None and self._hook[1] not in hooks.NATIVE:
+                hooks.by_hook(self._hook, number, number == len(self._buckets) - 1, params, none, wanted)
+                continue
+            for p, want in zip(params, wanted, strict=True):
+                if want:
+                    p._grad = hooks.empty_like(p)
+            self._send(number, bucket, step, [], [p._grad for p, want in zip(params, wanted, strict=True) if want], none, wanted)
+        if self.broadcast_buffers:
+            self._same_buffers(step)
+        return True
+
+    def _end_alike(self) -> None:
+        """Parameters and buffers become those of a rank that has done the last step."""
         if self._last is not None:
             for tensors in by_dtype([*self.module.parameters(), *self.module.buffers()]):
                 copy_from(self.process_group, tensors, self._last)
+
+    def join_hook(self, divide_by_initial_world_size: bool = True, **kwargs: Any) -> "JoinHook":
+        """See `Join`."""
+        if self._ordered is not None:
+            raise ArgumentError("[join] expected a model without ordered=True: all ranks have equally many micro-batches there")
+        return _Follower(self, divide_by_initial_world_size)
+
+    @property
+    def join_device(self) -> Any:
+        """See `Join`."""
+        return self._params[0].device
+
+    @property
+    def join_process_group(self) -> Any:
+        """See `Join`."""
+        return self.process_group
+
+    def _uneven(self) -> bool | None:
+        """Whether ranks that are done count, where there may be any."""
+        return self._divides_by_all if self._join_config.enable else self._joined
+
+    def _anybody_averages(self, mine: bool) -> bool:
+        """Whether the gradients of the pass that begins are averaged; a rank that is done hears it so."""
+        flag = tensor([int(mine)])
+        all_reduce(flag, ReduceOp.MAX, self.process_group)
+        return bool(flag.item())
 
     def register_comm_hook(self, state: Any, hook: Any) -> None:
         """How a bucket travels: `hooks.fp16_compress_hook` or `bf16_compress_hook` (half the bytes, sums in float32), `allreduce_hook` (the default),
@@ -223,8 +273,9 @@ class DistributedDataParallel(Module):
         if self._ordered is not None:
             self._average_in_order(self._ordered)
             return
-        if not self.require_backward_grad_sync:
+        if not (self._meant or (self.require_backward_grad_sync and not self._join_config.enable)):  # in `Join` the others know what forward said
             return
+        self._meant = False
         gradients_matter()
         arrived, self._arrived = self._arrived, set()
         rows = 1.0 if self._weights is None else self._weights.take()
@@ -233,7 +284,7 @@ class DistributedDataParallel(Module):
         if missing and not self.find_unused_parameters:
             raise self._unused(missing)
         step = Step(self.process_group.size())
-        if self._weights is not None or self.find_unused_parameters or self._joined is not None:
+        if self._weights is not None or self.find_unused_parameters or self._uneven() is not None:
             used = np.ones(len(self._params), bool)
             used[missing] = False
             step, task = self._agree(rows, used, True)
@@ -292,8 +343,8 @@ class DistributedDataParallel(Module):
 
     def _agree(self, rows: float, used: Any, active: bool) -> tuple[Step, Any]:
         """Tell each other the weights of this step."""
-        pg, all_count = self.process_group, self._joined is True and self._weights is None
-        step = Step(pg.size())
+        pg, all_count = self.process_group, self._uneven() is True and self._weights is None
+        step = Step(pg.size(), self._uneven() is not None)
         mine = np.concatenate([as_bytes(np.array([rows], np.float64)), np.packbits(np.concatenate([[active], used]))])
 
         def work(_: Any) -> list[Any]:
@@ -347,6 +398,23 @@ class DistributedDataParallel(Module):
 
 
 # ------------------------------------------------------------------------------------------------------------------ parts
+
+
+class _Follower(JoinHook):
+    """What a rank that is done does for a model in `Join`. While the block lasts the model says in each step who has samples."""
+
+    def __init__(self, model: DistributedDataParallel, all_count: bool) -> None:
+        self._model = model
+        model._divides_by_all = all_count
+
+    def main_hook(self) -> None:
+        """See `JoinHook`."""
+        if self._model._anybody_averages(False):
+            self._model._go_one_step(True)
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        """See `JoinHook`."""
+        self._model._end_alike()
 
 
 def _parts(module: Any) -> list[Any]:

@@ -134,15 +134,20 @@ def by_hook(hook: tuple[Any, Any], index: int, last: bool, params: list[Any], th
     """Let a function of the user's average a bucket. `there`: which parameters have a gradient, the others are zeros; `wanted`: which get one."""
     gradients = [p._grad if has else zeros(tuple(p._layout.shape), dtype=p._layout.dtype) for p, has in zip(params, there, strict=True)]
     bucket = GradBucket(cat([g.reshape(-1) for g in gradients]), index, last, params, gradients)
-    found = hook[1](hook[0], bucket)
-    while not hasattr(found, "_layout"):  # a future, or a list of one tensor
-        found = found.wait() if hasattr(found, "wait") else found[0]
+    found = _value(hook[1](hook[0], bucket))
     at = 0
     for p, g, want in zip(params, gradients, wanted, strict=True):
         if want:
             copy_(detach(g), found[at : at + g._layout.numel].reshape(tuple(g._layout.shape)))
             p._grad = g
         at += g._layout.numel
+
+
+def _value(found: Any) -> Any:
+    """The vector that a hook has given: itself, a future of it, or a list of one."""
+    while not hasattr(found, "_layout"):
+        found = found.wait() if hasattr(found, "wait") else found[0]
+    return found
 
 
 def empty_like(p: Any) -> Any:
@@ -173,6 +178,30 @@ def fp16_compress_hook(state: Any, bucket: GradBucket) -> Any:
 def bf16_compress_hook(state: Any, bucket: GradBucket) -> Any:
     """For `register_comm_hook`: gradients travel as bfloat16. state: the group, or None."""
     return _mean(state, bucket.buffer(), bfloat16)
+
+
+def noop_hook(state: Any, bucket: GradBucket) -> Any:
+    """For `register_comm_hook`: nothing travels, and each rank keeps its own gradients. To see what communication costs."""
+    return bucket.buffer()
+
+
+def _narrowing(hook: Any, dtype: Any) -> Any:
+    def narrowed(state: Any, bucket: GradBucket) -> Any:
+        wide = bucket.buffer()
+        bucket.set_buffer(wide.to(dtype))
+        return _value(hook(state, bucket)).to(wide.dtype)
+
+    return narrowed
+
+
+def fp16_compress_wrapper(hook: Any) -> Any:
+    """A hook that gives another one float16 gradients, and makes of its result what they were."""
+    return _narrowing(hook, float16)
+
+
+def bf16_compress_wrapper(hook: Any) -> Any:
+    """A hook that gives another one bfloat16 gradients, and makes of its result what they were."""
+    return _narrowing(hook, bfloat16)
 
 
 NATIVE: dict[Any, Any] = {allreduce_hook: None, fp16_compress_hook: np.dtype(np.float16), bf16_compress_hook: np.dtype(ml_dtypes.bfloat16)}

@@ -101,10 +101,10 @@ class DeviceMesh:
         """This process's rank in the job."""
         return world("DeviceMesh").rank()
 
-    def get_coordinate(self) -> list[int] | None:
+    def get_coordinate(self) -> tuple[int, ...] | None:
         """Where this process is; None if it is not in the mesh."""
         found = np.argwhere(self._ranks == self.get_rank())
-        return [int(k) for k in found[0]] if len(found) else None
+        return tuple(int(k) for k in found[0]) if len(found) else None
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
         """This process's place along a dimension, which need not be said where there is one."""

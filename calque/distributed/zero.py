@@ -13,6 +13,7 @@ from calque.base import dtypes
 from calque.base.errors import ArgumentError, DistributedError
 from calque.base.text import shown
 from calque.distributed.ddp import by_dtype, copy_from
+from calque.distributed.join import Join, Joinable, JoinHook
 from calque.distributed.objects import all_gather_object
 from calque.distributed.owners import OWNING, elsewhere, owned
 from calque.distributed.world import group_of
@@ -21,7 +22,7 @@ from calque.optim.optimizer import Optimizer
 from calque.replay.effects import gradients_matter
 
 
-class ZeroRedundancyOptimizer(Optimizer):
+class ZeroRedundancyOptimizer(Optimizer, Joinable):
     """An optimizer whose state (the moments of Adam, for instance) is shared out among the ranks: each holds about 1/n of it.
 
     params: as for `optimizer_class`, the same on all ranks. optimizer_class: of `calque.optim`. defaults: its options. The gradients must be the same
@@ -76,7 +77,12 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
         """Update this rank's share, and take the others' from their ranks."""
+        Join.notify_join_context(self)
         loss = None if closure is None else closure()
+        self._update(options)
+        return loss
+
+    def _update(self, options: dict[str, Any]) -> None:
         gradients_matter()
         held = [p._grad for p in self._others]
         for p in self._others:
@@ -91,7 +97,20 @@ class ZeroRedundancyOptimizer(Optimizer):
                 for tensors in by_dtype(share):
                     copy_from(self.process_group, tensors, rank)
         self._whole = None
-        return loss
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """See `Join`: a rank that is done updates its share by the gradients that a model before it in the list has taken from the others."""
+        return _Follower(self)
+
+    @property
+    def join_device(self) -> Any:
+        """See `Join`."""
+        return self.optim.param_groups[0]["params"][0].device
+
+    @property
+    def join_process_group(self) -> Any:
+        """See `Join`."""
+        return self.process_group
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As for any optimizer."""
@@ -149,3 +168,14 @@ class ZeroRedundancyOptimizer(Optimizer):
         for p in self._others:
             self.optim.state.pop(p, None)
         self.param_groups, self.state, self._whole = self.optim.param_groups, self.optim.state, None
+
+
+class _Follower(JoinHook):
+    """What a rank that is done does for an optimizer in `Join`."""
+
+    def __init__(self, optimizer: ZeroRedundancyOptimizer) -> None:
+        self._optimizer = optimizer
+
+    def main_hook(self) -> None:
+        """See `JoinHook`."""
+        self._optimizer._update({})

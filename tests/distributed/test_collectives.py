@@ -165,6 +165,9 @@ FAILURES = {
 }
 
 
+FAST = ("raise", "shape", "loaded", "inside")
+
+
 def left_over() -> list[str]:
     return [name for name in os.listdir("/dev/shm") if name.startswith("mpich_shm_")]
 
@@ -203,7 +206,7 @@ def ranks_with(word: str) -> list[str]:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("mode", [mode if mode in ("raise", "shape", "loaded", "inside") else pytest.param(mode, marks=pytest.mark.slow) for mode in FAILURES])
+@pytest.mark.parametrize("mode", [mode if mode in FAST else pytest.param(mode, marks=pytest.mark.slow) for mode in FAILURES])
 def test_every_live_rank_says_what_is_wrong(mode: str, tmp_path: Path) -> None:
     done = launch("failing.py", mode, str(tmp_path))
     assert done.returncode == (70 if mode in ("middle", "inside") else 1), done.stdout + done.stderr

@@ -61,3 +61,9 @@ def test_checkpoints_of_a_job_and_states_by_name(tmp_path: Path) -> None:
 def test_groups_meshes_and_other_names(count: int) -> None:
     found = printed("launch", "-n", str(count), "-m", "calque", "run", str(PROGRAMS / "groups.py"))
     assert sorted(found) == [f"[{rank}] all is well" for rank in range(count)]
+
+
+@pytest.mark.parametrize("program", ["gradients", "uneven"])
+def test_programs_print_what_they_print_with_pytorch(program: str) -> None:
+    found = printed("launch", "-n", "2", "-m", "calque", "run", str(PROGRAMS / f"{program}.py"))
+    assert sorted(line[4:] for line in found) == sorted((PROGRAMS / f"{program}.txt").read_text(encoding="utf-8").splitlines())

@@ -72,7 +72,7 @@ def refused(call, *texts):
     """Raises, and says all this."""
     try:
         call()
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         assert all(text in str(error) for text in texts), error
     else:
         raise SystemExit(f"nothing was wrong with what should say {texts}")
@@ -105,6 +105,27 @@ assert np.allclose(np.asarray(ours(X[:5]).detach()), np.asarray(plain(X[:5]).det
 ours, whole, _ = train(lambda: Net(norm=False), [(0, 8, 4), (8, 16, 4), (16, 24, 4), (24, 32, 4)], accumulate=2, lr=0.1)
 nearly(ours.module.state_dict(), whole.state_dict())
 
+# A forward pass that stands before `no_sync` is averaged, as in PyTorch; one inside is not, whatever was called before.
+calque.manual_seed(0)
+ours = dist.DistributedDataParallel(nn.Linear(4, 2))
+own = nn.Linear(4, 2)
+own.load_state_dict(ours.module.state_dict())
+given = X.reshape(len(X), -1)[:8, :4] * (rank + 1)
+(own(given).square().sum()).backward()
+mean = own.weight.grad.clone()
+dist.all_reduce(mean, dist.ReduceOp.AVG)
+loss = ours(given).square().sum()
+with ours.no_sync():
+    loss.backward()
+nearly({"w": ours.module.weight.grad}, {"w": mean})
+ours.zero_grad()
+ours(given).sum()
+with ours.no_sync():
+    ours(given).square().sum().backward()
+nearly({"w": ours.module.weight.grad}, {"w": own.weight.grad})
+assert (mean - own.weight.grad).abs().max().item() > 0.1
+ours.zero_grad()
+
 # Plain batch normalisation: statistics of each rank's part, and rank 0's are kept.
 calque.manual_seed(rank)
 ours = dist.DistributedDataParallel(Net())
@@ -131,6 +152,27 @@ for rows in ([*range(6), *range(30, 34)], list(range(6, 12)), list(range(12, 15)
     opt.step()
     opt.zero_grad()
 nearly(ours.module.state_dict(), whole.state_dict())
+
+# The same with an optimizer whose state is shared out: a rank that is done updates its share by the gradients of the others.
+calque.manual_seed(0)
+whole = Net(norm=False)
+calque.manual_seed(0)
+ours = dist.DistributedDataParallel(Net(norm=False))
+opt = dist.ZeroRedundancyOptimizer(ours.parameters(), calque.optim.AdamW, lr=1e-2)
+with dist.Join([ours, opt]):
+    for k in range(2 + rank):
+        opt.zero_grad()
+        F.cross_entropy(ours(X[share(8 * k, 8 * k + 8, rank, 4)]), Y[share(8 * k, 8 * k + 8, rank, 4)]).backward()
+        opt.step()
+opt = calque.optim.AdamW(whole.parameters(), lr=1e-2)
+for k in range(3):
+    opt.zero_grad()
+    for r in range(2) if k < 2 else [1]:
+        (F.cross_entropy(whole(X[share(8 * k, 8 * k + 8, r, 4)]), Y[share(8 * k, 8 * k + 8, r, 4)]) / 2).backward()
+    opt.step()
+nearly(ours.module.state_dict(), whole.state_dict(), 1e-9)
+refused(lambda: dist.Join([3]), "objects of class Joinable")
+refused(lambda: dist.Join([ours, dist.DistributedDataParallel(Net(), process_group=dist.new_group([0, 1]))]), "objects of one process group")
 
 # Weights by tokens, and by ranks as in PyTorch.
 for weight in ("tokens", "ranks"):
@@ -166,7 +208,11 @@ ours(calque.ones(4, 2), 0).sum().backward()
 assert model.a.weight.grad.tolist() == [[4.0, 4.0]] and model.b.weight.grad is None
 
 # Half the bytes: rounded twice. A hook of the user's.
-for hook, bits in ((hooks.allreduce_hook, 52), (hooks.fp16_compress_hook, 10), (hooks.bf16_compress_hook, 7), ("own", 52)):
+for hook, bits in (
+    (hooks.allreduce_hook, 52), (hooks.fp16_compress_hook, 10), (hooks.bf16_compress_hook, 7),
+    (hooks.fp16_compress_wrapper(hooks.allreduce_hook), 10),
+    (hooks.bf16_compress_wrapper(hooks.allreduce_hook), 7), ("own", 52),
+):  # fmt: skip
     calque.manual_seed(0)
     model = nn.Sequential(nn.Linear(30, 40), nn.Tanh(), nn.Linear(40, 3))
     ours = dist.DistributedDataParallel(model)
@@ -177,7 +223,7 @@ for hook, bits in ((hooks.allreduce_hook, 52), (hooks.fp16_compress_hook, 10), (
         t = bucket.buffer() / size
         return dist.all_reduce(t, async_op=True).result()
 
-    ours.register_comm_hook(seen, own if hook == "own" else hook)
+    ours.register_comm_hook(*((seen, own) if hook == "own" else (None, hook)))
     calque.manual_seed(10)
     inputs = calque.randn(8, 30)
     ours(inputs[4 * rank : 4 * rank + 4]).square().mean().backward()
@@ -192,6 +238,10 @@ for hook, bits in ((hooks.allreduce_hook, 52), (hooks.fp16_compress_hook, 10), (
     dist.all_gather(both, calque.from_numpy(got[0].copy()))
     assert both[0].tolist() == both[1].tolist()  # the same bits on all ranks
 assert seen == [(0, True, 4)]
+ours = dist.DistributedDataParallel(nn.Linear(2, 1))
+ours.register_comm_hook(None, hooks.noop_hook)
+ours(calque.ones(1, 2) * (1 + rank)).sum().backward()
+assert ours.module.weight.grad.tolist() == [[1.0 + rank] * 2]  # nothing travels
 
 # The module itself, past the wrapper: every rank counts alike.
 calque.manual_seed(0)

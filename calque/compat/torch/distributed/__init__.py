@@ -16,7 +16,8 @@ from calque.distributed.hooks import GradBucket
 from calque.distributed.world import WORLD, world
 
 _ELSEWHERE = (
-    "DistributedDataParallel", "DistributedSampler", "FSDPModule", "State", "SumOverRanks", "ZeroRedundancyOptimizer", "fully_shard",
+    "DistributedDataParallel", "DistributedSampler", "FSDPModule", "Join", "JoinHook", "Joinable",
+    "State", "SumOverRanks", "ZeroRedundancyOptimizer", "fully_shard",
     "hooks", "spawn",
 )  # fmt: skip
 __all__ = [

@@ -30,13 +30,13 @@ assert odd.size() == size // 2 and dist.get_pg_count() >= 5
 
 mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
 assert mesh.mesh.tolist() == torch.arange(size).reshape(2, -1).tolist() and mesh.ndim == 2 and mesh.size(0) == 2
-assert mesh.get_coordinate() == [rank // (size // 2), rank % (size // 2)] and mesh.get_rank() == rank
+assert mesh.get_coordinate() == (rank // (size // 2), rank % (size // 2)) and mesh.get_rank() == rank
 column, row = mesh["replicate"], mesh["shard"]
 assert dist.get_process_group_ranks(column.get_group()) == [rank % (size // 2), rank % (size // 2) + size // 2]
 assert row.get_local_rank() == rank % (size // 2) and mesh.get_group("shard") is row.get_group() and len(mesh.get_all_groups()) == 2
 assert mesh["replicate", "shard"] == mesh and repr(row).startswith("DeviceMesh('cpu', [")
 first = DeviceMesh("cpu", [0])
-assert first.get_coordinate() == ([0] if rank == 0 else None) and DeviceMesh.from_group(mine, "cpu").size() == size // 2
+assert first.get_coordinate() == ((0,) if rank == 0 else None) and DeviceMesh.from_group(mine, "cpu").size() == size // 2
 for wrong, text in (
     (lambda: mesh.get_group(), "expected mesh_dim, as the mesh has 2 dimensions"), (lambda: mesh["other"], "one of the names"),
     (lambda: init_device_mesh("cpu", (size + 1,)), f"expected a mesh of the {size} ranks"), (lambda: DeviceMesh("cpu", [0, 0]), "different ranks"),

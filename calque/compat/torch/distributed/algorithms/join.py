@@ -1,7 +1,5 @@
-"""`torch.distributed.algorithms.join`: several objects that go along together. A model does by itself, with `model.join()`."""
+"""`torch.distributed.algorithms.join`."""
 
-from calque.compat.refused import refused_class
+from calque.distributed.join import Join, Joinable, JoinHook
 
 __all__ = ["Join", "JoinHook", "Joinable"]
-
-Join, JoinHook, Joinable = (refused_class(f"torch.distributed.algorithms.join.{name}") for name in ("Join", "JoinHook", "Joinable"))
