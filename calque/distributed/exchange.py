@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from calque.base.layout import Layout
+from calque.distributed.watch import reported
 from calque.observe import events
 from calque.observe.source import user_line
 from calque.record import recorder
@@ -223,11 +224,6 @@ def wait_for(task: Task) -> None:
     if task.error is not None:
         reported(task.error)
         raise task.error
-
-
-def reported(error: BaseException) -> None:
-    """Somebody has met the error."""
-    error.calque_reported = True  # type: ignore[attr-defined]
 
 
 def wait_for_exchanges() -> None:

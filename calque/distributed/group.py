@@ -22,7 +22,7 @@ from calque.base.cache import Cache
 from calque.base.config import available_cores, settings
 from calque.base.errors import DistributedError
 from calque.distributed.record import DONE, FAILED, MOVING, WAITING, Call, Kind, kind_of
-from calque.distributed.watch import WATCH
+from calque.distributed.watch import WATCH, reported
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
@@ -155,7 +155,11 @@ class ProcessGroup(ABC):
         """Do something here and now, once all members have come to it."""
         turn = Turn(self, kind_of(op, "", None, detail), lambda _: [work()])
         turn.note(line)
-        return turn([])[0]  # type: ignore[no-any-return]
+        try:
+            return turn([])[0]  # type: ignore[no-any-return]
+        except DistributedError as error:
+            reported(error)
+            raise
 
     def wait(self, pending: Pending, call: Call) -> None:
         """Until what was begun is over, asleep."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from calque.base.errors import ArgumentError, DistributedError, ShapeError
+from calque.base.errors import ArgumentError, DistributedError, DTypeError, ShapeError
 from calque.base.text import shown, type_name
-from calque.distributed.collectives import Work, as_bytes, assign, require_tensor, root_of
+from calque.distributed.collectives import Work, assign, require_tensor, root_of
 from calque.distributed.exchange import beside, flat, values_of
 from calque.distributed.group import ProcessGroup
 from calque.distributed.record import DONE, FAILED, WAITING, Call, kind_of
@@ -19,12 +20,20 @@ from calque.distributed.world import group_of
 from calque.observe.source import user_line
 from calque.run.buffer import Buffer, strided
 
+MARK = 4  # bytes behind the data of a message
+_BYTE = np.dtype(np.uint8)
+
 
 def _peer(op: str, pg: ProcessGroup, rank: Any, group_rank: Any) -> int:
     found = root_of(op, pg, rank, group_rank)
     if found == pg.rank():
         raise ArgumentError(f"[{op}] expected the rank of another process, got this process's own, {pg.own}")
     return found
+
+
+def _mark(dtype: Any) -> Any:
+    """What says of which dtype a message is, behind its data."""
+    return np.frombuffer(zlib.crc32(dtype.name.encode()).to_bytes(MARK, "little"), np.uint8)
 
 
 def _tag(op: str, tag: Any) -> int:
@@ -70,10 +79,13 @@ def isend(tensor: Any, dst: Any = None, group: Any = None, tag: int = 0, group_d
     require_tensor("isend", tensor)
     peer = _peer("isend", pg, dst, group_dst)
     buffer = values_of([tensor])[0]
-    array = np.array(strided(buffer.wait(), tensor._layout), order="C").reshape(-1)  # the tensor may be written to at once
+    layout = tensor._layout
+    whole = np.empty(layout.nbytes + MARK, np.uint8)  # a copy: the tensor may be written to at once
+    whole[: layout.nbytes].view(layout.dtype.np)[:] = strided(buffer.wait(), layout).reshape(-1)
+    whole[layout.nbytes :] = _mark(layout.dtype)
     call = _record(pg, "isend", tensor, f"to {pg.ranks[peer]}")
     WATCH.require_health(call)
-    pending = pg.send(as_bytes(array), peer, _tag("isend", tag))
+    pending = pg.send(whole, peer, _tag("isend", tag))
     return Work(_follow(pg, call, pending, (pg.ranks[peer],), lambda: None, []), [tensor])
 
 
@@ -84,20 +96,24 @@ def irecv(tensor: Any, src: Any = None, group: Any = None, tag: int = 0, group_s
         return None
     require_tensor("irecv", tensor)
     peer = None if src is None and group_src is None else _peer("irecv", pg, src, group_src)
-    array = flat(tensor._layout.numel, tensor._layout.dtype.np)
+    layout = tensor._layout
+    whole = flat(layout.nbytes + MARK, _BYTE)
     call = _record(pg, "irecv", tensor, "from any rank" if peer is None else f"from {pg.ranks[peer]}")
     WATCH.require_health(call)
-    pending = pg.receive(as_bytes(array), peer, _tag("irecv", tag))
+    pending = pg.receive(whole, peer, _tag("irecv", tag))
     values_of([])  # what is recorded reads the old values
     made = Buffer(None)
 
     def after() -> None:
-        if pending.count() != array.nbytes:
+        came = pending.count() - MARK
+        if came != layout.nbytes:
             raise ShapeError(
-                f"[irecv] expected {array.nbytes} bytes for a tensor of shape {tuple(tensor._layout.shape)}, got a message of {pending.count()}; "
+                f"[irecv] expected {layout.nbytes} bytes for a tensor of shape {tuple(layout.shape)}, got a message of {came}; "
                 "send and receive tensors of one shape and dtype"
             )
-        made.array = array
+        if bytes(whole[layout.nbytes :]) != _mark(layout.dtype).tobytes():
+            raise DTypeError(f"[irecv] expected a message of dtype {layout.dtype!r}, got one of another dtype; send and receive tensors of one dtype")
+        made.array = whole[: layout.nbytes].view(layout.dtype.np)
 
     others = tuple(r for r in pg.ranks if r != pg.own) if peer is None else (pg.ranks[peer],)
     task = _follow(pg, call, pending, others, after, [made])

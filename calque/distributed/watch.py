@@ -24,6 +24,7 @@ PATIENCE = 2.0  # seconds for which a rank that asks waits for answers
 GRACE = 5.0  # seconds beyond the deadline after which a process ends that cannot be interrupted
 ON_THE_WAY = 1.0  # seconds for which a message may still come of a rank that has gone
 STUCK = 70  # exit code of such a process
+LATER = 16  # errors
 OVER = 64  # groups that are closed, of which it is known how far they came
 ROWS = 100  # groups that a message tells of
 LONGEST_TEXT = 1500  # bytes of a message: what is longer than MPI sends at once does not arrive from a process that ends meanwhile
@@ -56,6 +57,7 @@ class Watch:
         self._over: deque[int] = deque()  # groups that are closed
         self._told: dict[int, dict[str, int]] = {}  # what ranks that go have said of the calls of groups so far
         self.error: DistributedError | None = None  # the last of those that broke the job
+        self._later: deque[DistributedError] = deque(maxlen=LATER)  # of calls after that, which tell of it
         self.failed = ""  # why nothing more can be done together
         self.said = False  # that this process goes
         self._places: dict[int, str] = {}  # where the others are, as they say
@@ -153,7 +155,14 @@ class Watch:
     def require_health(self, call: Call) -> None:
         """Raise if calls can no longer succeed."""
         if self.failed:
-            raise DistributedError(f"[{call.op}] expected a job in order, but an earlier call failed: {self.failed}")
+            later = DistributedError(f"[{call.op}] expected a job in order, but an earlier call failed: {self.failed}")
+            self._later.append(later)
+            raise later
+
+    def unread(self) -> DistributedError | None:
+        """The error that broke the job, if nobody has met it or one that tells of it."""
+        met = any(getattr(error, "calque_reported", False) for error in (self.error, *self._later))
+        return None if met else self.error
 
     def look(self, call: Call, ranks: tuple[int, ...], deadline: float, timeout: float) -> None:
         """Raise if a wait for these ranks is in vain, or too long."""
@@ -224,6 +233,11 @@ class Watch:
                 sys.stderr.flush()
                 self.leave(text)
                 os._exit(STUCK)
+
+
+def reported(error: BaseException) -> None:
+    """Somebody has met the error."""
+    error.calque_reported = True  # type: ignore[attr-defined]
 
 
 def _cut(text: str) -> str:

@@ -369,8 +369,8 @@ def leave() -> None:
         whole = not WATCH.failed
     if whole:
         mpi.finalize(WORLD.mpi)
-    unread = WATCH.error
-    if unread is not None and not getattr(unread, "calque_reported", False):
+    unread = WATCH.unread()
+    if unread is not None:
         sys.stderr.write(f"calque: rank {WATCH.rank} of {WATCH.size} ends with an error that nobody has read: {unread}\n")
         sys.stdout.flush()
         sys.stderr.flush()

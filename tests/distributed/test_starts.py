@@ -23,6 +23,7 @@ EVERY = {  # what each live rank says
     "dtype": SAME.format(2, 2, r"weight \(3, 3\) float32 on rank 0, weight \(3, 3\) float64 on rank 1"),
     "frozen": SAME.format(2, 2, r"bias \(3,\) float32 on rank 0, bias \(3,\) float32 without gradient on rank 1"),
     "once": r"rank 0: all_gather_object\(object\) at .*starts\.py:\d+; rank 1: all_reduce\(float32 \(1,\), SUM\) at .*starts\.py:\d+",
+    "groups": r"different ones as call number 1 of group 0: rank 0: new_group\(, ranks \[0, 1\]\) at .*; rank 1: new_group\(, ranks \[0\]\) at",
 }
 FIRST = {  # what the first rank says where the other one is not there
     "dies": r"expected 2 processes at .*, but rank 1 of 2 ended with exit code 1 before it came",
@@ -58,7 +59,7 @@ def test_every_live_rank_says_what_is_wrong_and_nobody_is_left(mode: str) -> Non
     assert done.returncode == 1, done.stdout + done.stderr
     for rank in range(2 if mode in EVERY else 1):
         said = "\n".join(line for line in done.stderr.split("\n") if line.startswith(f"[{rank}]"))
-        errors = [line for line in said.split("\n") if "calque.base.errors." in line]
+        errors = [line for line in said.split("\n") if "calque.base.errors." in line or "nobody has read" in line]
         assert len(errors) == 1 and re.search({**EVERY, **FIRST}[mode], errors[0]), done.stderr
     assert "; the others were ended" in done.stderr and not left_over(mode)
 

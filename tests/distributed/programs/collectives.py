@@ -1,5 +1,7 @@
 """Every collective on two ranks, compared with NumPy on the values of both; run by test_collectives.py."""
 
+import re
+
 import numpy as np
 
 import calque
@@ -212,6 +214,18 @@ else:
     dist.send(calque.full((2,), 4.0), 0, tag=2)
     dist.recv(first, 0)
     dist.send(first + 1, 0, tag=1)
+
+# A message of another dtype, or size, is an error of who expects it; it would be read as other numbers.
+if rank == 0:
+    for shape, text in ((6, "expected a message of dtype torch.float32, got one of another dtype"), (7, "expected 28 bytes .* got a message of 24")):
+        try:
+            dist.recv(calque.zeros(shape), 1)
+            raise SystemExit("another dtype was read")
+        except (TypeError, RuntimeError, ValueError) as error:
+            assert re.search(text, str(error)), error
+else:
+    for _ in range(2):
+        dist.send(calque.zeros(3, dtype=calque.float64), 0)
 
 # Groups.
 pair, alone = dist.new_group(), dist.new_group([1], timeout=30)

@@ -37,6 +37,8 @@ if mode == "once":  # one of them wraps the model, and the other goes on without
     if torn:
         dist.all_reduce(calque.ones(1))
     dist.DistributedDataParallel(model)
+if mode == "groups":
+    dist.new_group([0] if torn else [0, 1])
 if mode == "ends":  # after a call, without the rest of the program
     dist.barrier()
     if torn:
