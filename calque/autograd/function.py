@@ -21,6 +21,7 @@ from calque.observe.source import user_line
 from calque.ops.opdef import get
 from calque.record.nodes import GradNode, OutputNode
 from calque.record.recorder import Trace, local
+from calque.record.versions import Silent, silence
 from calque.tensor import FunctionNode, Tensor, alias, constant, function_node, output_nodes, record, shadow, wrap
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]
@@ -216,7 +217,9 @@ class Function:
                 "forward method that were not returned as output; return what was modified in place"
             )
         with plainly():
-            outputs = [_own_handle(out, args, ctx) for out in outputs]
+            if ctx._dirty:
+                _count_writes(ctx._dirty)
+            outputs = [_own_handle(out, args, ctx, differentiable) for out in outputs]
             if differentiable:
                 _attach_history(cls, ctx, args, outputs)
                 if state.trace.transforms:
@@ -241,12 +244,25 @@ def _with_defaults(forward: Callable[..., Any], args: tuple[Any, ...]) -> tuple[
     return bound.args
 
 
-def _own_handle(out: Any, args: tuple[Any, ...], ctx: FunctionCtx) -> Any:
-    """An input returned unchanged becomes a view of it; one changed in place stays itself."""
-    changed = any(out is d for d in ctx._dirty) and not any(out is f for f in ctx._fixed)
-    if not isinstance(out, Tensor) or not any(out is a for a in args) or changed:
+def _count_writes(tensors: Sequence[Any]) -> None:
+    """What a function marks as dirty has changed, however it has written there: through `.data`, by NumPy, or not at all."""
+    for t in tensors:
+        if isinstance(t, Tensor) and not hasattr(t, "_elements"):
+            if (t if t._base is None else t._base)._views.__class__ is Silent:
+                silence(t._storage, 1)
+            else:
+                t._storage.version += 1
+
+
+def _own_handle(out: Any, args: tuple[Any, ...], ctx: FunctionCtx, differentiable: bool) -> Any:
+    """An input returned unchanged becomes a view of it; one changed in place stays itself. Without history both are the bare value, if the input
+    requires a gradient."""
+    if not isinstance(out, Tensor) or not any(out is a for a in args):
         return out
-    return alias(out, out._layout)
+    if not differentiable and out._requires_grad:
+        return out.detach()  # type: ignore[attr-defined]
+    changed = any(out is d for d in ctx._dirty) and not any(out is f for f in ctx._fixed)
+    return out if changed else alias(out, out._layout)
 
 
 def _check_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], tensors: list[Any]) -> None:

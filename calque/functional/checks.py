@@ -9,7 +9,8 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
-from calque.functional.common import cast, prim
+from calque.base.text import type_name
+from calque.functional.common import cast, is_tensor, prim
 from calque.observe.source import user_line
 from calque.record.recorder import add_check, local
 from calque.replay.capture import known_values as values_now
@@ -199,3 +200,13 @@ def require_rows(op: str, x: Tensor, B: Tensor) -> None:
     if B._layout.ndim < 2 or B._layout.shape[-2] != x._layout.shape[-1]:
         got = f"{tuple(x._layout.shape)} and {tuple(B._layout.shape)}: Incompatible shapes of A and B for the equation AX = B"
         raise ShapeError(f"[linalg.{op}] expected B with {x._layout.shape[-1]} rows, got shapes {got}")
+
+
+def index_tensors(op: str, indices: Any) -> tuple[Any, ...]:
+    """Index tensors, one for each of the first dims."""
+    if not isinstance(indices, (tuple, list)):
+        raise TypeError(f"[{op}] expected a tuple of index tensors, one for each dim, got {type_name(indices)}; write (index,) for one")
+    for k, item in enumerate(indices):
+        if not is_tensor(item):
+            raise TypeError(f"[{op}] expected Tensor as element {k} of indices, but got {type_name(item)}; calque.tensor(index) makes one")
+    return tuple(indices)

@@ -34,6 +34,7 @@ from calque.run.estimate import LARGE
 from calque.tensor import Tensor, make_view, read, read_number, upload
 
 _OF_A_TUPLE = (slice, Tensor, np.ndarray, list, tuple, range)  # items that no list of numbers has
+_INDICES = (dt.int64, dt.int32, dt.bool_, dt.uint8)
 _LIST_IS_AN_ARRAY = 32  # items: a longer list is an array whatever it holds, as in PyTorch
 
 
@@ -74,9 +75,16 @@ def _spelled_out(key: tuple[Any, ...], view: Layout, consumed: int) -> tuple[Any
     where = next((i for i, item in enumerate(key) if item is Ellipsis), None)
     if where is None:
         return key + full
-    if any(item is Ellipsis for item in key[where + 1 :]):
-        raise OutOfRangeError("[index] an index can only have a single ellipsis ('...')")
-    return key[:where] + full + key[where + 1 :]
+    rest = key[where + 1 :]
+    if any(item is Ellipsis for item in rest):  # each skips the dims that no item stands for, so that nothing is left behind the second
+        behind = rest[next(i for i, item in enumerate(rest) if item is Ellipsis) :]
+        if full and not all(item is Ellipsis for item in behind):
+            raise OutOfRangeError(
+                f"[index] expected nothing behind a second ellipsis ('...'), got {len(key)} items for {view.ndim} dims; an index can only have a "
+                "single ellipsis where items follow"
+            )
+        rest = tuple([item for item in rest if item is not Ellipsis])
+    return key[:where] + full + rest
 
 
 def _reached(shape: Shape, strides: Shape, items: tuple[Any, ...]) -> tuple[Shape, Shape, int]:
@@ -168,6 +176,23 @@ def _varies(index: Tensor) -> bool:
     return storage.trace is not None and storage.trace.transforms and storage.trace.varies(storage)  # type: ignore[no-any-return]
 
 
+def _no_index(item: Any) -> Exception:
+    if isinstance(item, (str, bytes)):  # of a batch that was thought to be a dict
+        return DTypeError(f"[index] expected integers, slices, masks or tensors, got the text {item!r}; a tensor has no names for its parts")
+    hint = f"; {how_to_pass(item)}" if hasattr(item, "__dlpack__") or hasattr(item, "to_numpy") else ""  # as an int, a mask would choose a row
+    return OutOfRangeError(
+        f"[index] only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got {type_name(item)}){hint}"
+    )
+
+
+def _index_array(item: Any) -> Tensor:
+    """An index of a sequence or an array. PyTorch rounds floats to 0, also those of NumPy."""
+    found = as_tensor(list(item) if isinstance(item, range) else item)
+    if found._layout.dtype.category == 2 and found._layout.numel:
+        return as_tensor(read(found, "index").astype(np.int64))
+    return found if found._layout.numel or isinstance(item, np.ndarray) else cast(found, dt.int64)
+
+
 def _parse(item: Any, reading: bool) -> Any:
     """One item: an int, None, Ellipsis, a slice as a tuple, or an index tensor (int64-like or bool)."""
     if item is None or item is Ellipsis or item.__class__ is int:
@@ -181,19 +206,13 @@ def _parse(item: Any, reading: bool) -> Any:
     if is_tensor(item):
         found = item
     elif isinstance(item, (list, tuple, np.ndarray, range)):
-        found = as_tensor(list(item) if isinstance(item, range) else item)
-        if not found._layout.numel and not isinstance(item, np.ndarray):
-            found = cast(found, dt.int64)
+        found = _index_array(item)
     elif hasattr(item, "__index__") and not hasattr(item, "__dlpack__"):
         return as_int(item)
-    else:  # tensors of other libraries, too: as an int, a mask of one element would choose a row
-        hint = f"; {how_to_pass(item)}" if hasattr(item, "__dlpack__") or hasattr(item, "to_numpy") else ""
-        raise OutOfRangeError(
-            "[index] only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got "
-            f"{type_name(item)}){hint}"
-        )
+    else:
+        raise _no_index(item)
     dtype = found._layout.dtype
-    if dtype.category >= 2:
+    if dtype.category >= 2 or (item is found and found._layout.ndim and dtype not in _INDICES):
         raise OutOfRangeError(
             f"[index] tensors used as indices must be long, int, byte or bool tensors, got {dtype}; convert with .long()"
         )

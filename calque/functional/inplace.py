@@ -159,11 +159,11 @@ def resize_(input: Tensor, *sizes: Any, size: Any = None, memory_format: Any = N
         raise AutogradError(
             "[resize_] expected a tensor that no transform follows (jvp, vmap): cannot resize variables that has a forward grad; reshape() it instead"
         )
+    if input._requires_grad and not local.state.inference:
+        raise AutogradError("[resize_] cannot resize variables that require grad: expected a tensor without one; detach() it or reshape() it instead")
     wanted, count, view = format_of("resize_", memory_format, len(shape)), prod(shape), input._layout
     if tuple(view.shape) == tuple(shape) and wanted is None:
         return input
-    if input._requires_grad:
-        raise AutogradError("[resize_] cannot resize variables that require grad: expected a tensor without one; detach() it or reshape() it instead")
     there = max(input._storage.layout.numel - view.offset, 0)  # from the first element on, whatever the strides
     if count <= there and wanted is None:
         return input.as_strided_(shape, contiguous_strides(shape), view.offset)  # type: ignore[attr-defined, no-any-return]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.autograd.assign import check_in_place, continue_history
 from calque.base import dtypes as dt
 from calque.base.asked import ordinary
 from calque.base.errors import ArgumentError, AutogradError, DTypeError
@@ -25,7 +26,7 @@ from calque.functional.views import detach, int_tuple
 from calque.record.recorder import local
 from calque.record.storage import Storage
 from calque.replay.effects import gradients_matter
-from calque.tensor import Tensor, from_array, read, wrap
+from calque.tensor import Tensor, from_array, function_node, read, wrap
 
 # ---------------------------------------------------------------------------------------------------------------- NumPy
 
@@ -195,8 +196,12 @@ def storage(input: Tensor) -> TypedStorageView:
 def set_(input: Tensor, source: Any = (), storage_offset: int = 0, size: Any = None, stride: Any = None) -> Tensor:
     """Let the tensor lie in the memory of `source`, a tensor or a storage: from `storage_offset` on, of that size and stride (row-major without
     one), or as `source` lies there. Without a source it becomes empty."""
-    if input._requires_grad and input._grad_fn is not None:
+    state = local.state
+    if state.grad:
+        check_in_place(input)
+    elif input._requires_grad and input._grad_fn is not None:
         raise ArgumentError("[set_] expected a tensor without history, got one with a grad_fn; detach() it first")
+    history = state.grad and (input._requires_grad or getattr(source, "_requires_grad", False))
     if source == ():
         source = input.new_empty(0)  # type: ignore[attr-defined]
     elif isinstance(source, StorageView):
@@ -214,7 +219,15 @@ def set_(input: Tensor, source: Any = (), storage_offset: int = 0, size: Any = N
     if after is not before and after.version <= before.version:
         after.version = before.version + 1  # whoever has saved the tensor for a gradient finds that it has changed
     input._storage, input._layout, input._cache = after, source._layout, None
+    if history:
+        continue_history(input, function_node("NotImplemented", (source,), (input._layout,), _no_derivative))
     return input
+
+
+def _no_derivative(node: Any, grads: Any) -> Any:
+    raise AutogradError(
+        "[set_] the derivative for set_ is not implemented: expected memory without a history, got some of a tensor that requires grad; detach() it"
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ copy and pickle

@@ -16,7 +16,7 @@ from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, Overl
 from calque.base.layout import dense_layout
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, whole
 from calque.base.text import described, shown, type_name
-from calque.functional.checks import check_index
+from calque.functional.checks import check_index, index_tensors
 from calque.functional.common import (
     Operand,
     cast,
@@ -30,6 +30,7 @@ from calque.functional.common import (
     require_tensors,
 )
 from calque.functional.declared import public
+from calque.functional.formats import contiguous
 from calque.functional.indexing import fitted, positions_of, put_values
 from calque.functional.math import with_formula
 from calque.functional.options import fill_number, held, marked, resolve_dtype, size_of
@@ -124,7 +125,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """A copy of `input` with `copy[indices] = values`, or `+=` with `accumulate`."""
     _same_dtype("index_put", input, values)
-    places = _places("index_put", indices)
+    places = index_tensors("index_put", indices)
     result = prim("copy", input)
     put_values(result, places, values, accumulate)
     return result
@@ -134,19 +135,12 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
 def index_put_(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """`input[indices] = values`, or `+=` with `accumulate` (repeated indices add up)."""
     _same_dtype("index_put_", input, values)
-    places = _places("index_put_", indices)
+    places = index_tensors("index_put_", indices)
     try:
         put_values(input, places, values, accumulate)
     except OverlapError as error:
         return error.again("index_put_", index_put_, index_put_, (input, places, values, accumulate), {})  # type: ignore[no-any-return]
     return input
-
-
-def _places(op: str, indices: Any) -> tuple[Any, ...]:
-    """Index tensors, one for each of the first dims."""
-    if not isinstance(indices, (tuple, list)):
-        raise TypeError(f"[{op}] expected a tuple of index tensors, one for each dim, got {type_name(indices)}; write (index,) for one")
-    return tuple(indices)
 
 
 def _same_dtype(op: str, input: Tensor, source: Any) -> None:
@@ -480,7 +474,7 @@ def _triangle(op: str, comparison: str, input: Tensor, offset: int) -> Tensor:
         raise ShapeError(f"[{op}] input tensor must have at least 2 dimensions, got shape {tuple(shape)}")
     distance = prim("sub", prim("iota", (1, shape[-1]), dt.int64), prim("iota", (shape[-2], 1), dt.int64))
     kept = prim(comparison, distance, (whole(op, "diagonal", offset), dt.int64))
-    return prim("where", kept, input, (False if input._layout.dtype is dt.bool_ else 0, input._layout.dtype))
+    return prim("where", kept, contiguous(input), (False if input._layout.dtype is dt.bool_ else 0, input._layout.dtype))
 
 
 @public(in_place="method", out="exact", steps=True)

@@ -524,7 +524,7 @@ def detach(input: Tensor) -> Tensor:
 @public()
 def detach_(input: Tensor) -> Tensor:
     """Forget the autograd history, in place."""
-    if input._base is not None and input._requires_grad:
+    if input._base is not None:
         raise ArgumentError("[detach_] can't detach views in-place, use detach() instead")
     input._grad_fn, input._requires_grad = None, False
     return input

@@ -56,7 +56,7 @@ def test_lists_of_tensors_and_pending_indices(recorded: None) -> None:
     (lambda x: x[[0, 1], [0, 1, 2]], ["could not be broadcast", "[2], [3]"]),
     (lambda x: x[1.5], ["only integers, slices", "float"]),
     (lambda x: x[calque.tensor([0.0])], ["must be long, int, byte or bool", "torch.float32"]),
-    (lambda x: x[..., ...], ["single ellipsis"]),
+    (lambda x: x[..., ..., 0], ["single ellipsis", "3 items"]),
 ])  # fmt: skip
 def test_messages(call, words) -> None:
     with pytest.raises(IndexError) as caught:
