@@ -18,6 +18,7 @@ from calque.autograd.host import on_host
 from calque.base import dtypes as dt
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, LinAlgError, ShapeError
+from calque.base.layout import layout
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dims
 from calque.base.text import described, shown
 from calque.functional.arithmetic import abs as magnitude
@@ -26,6 +27,7 @@ from calque.functional.complex import conj, imag, real
 from calque.functional.creation import eye, zeros
 from calque.functional.declared import public
 from calque.functional.elementary import log
+from calque.functional.formats import column_strides, in_columns
 from calque.functional.joining import cat
 from calque.functional.linalg import identity_like, matrix_transpose, require_square
 from calque.functional.math import where, with_formula
@@ -36,7 +38,7 @@ from calque.functional.results import named_result
 from calque.functional.views import expand, squeeze, sum_to_shape, unsqueeze
 from calque.functional.windows import narrow
 from calque.record.recorder import local
-from calque.tensor import Tensor, function_node, output_nodes, upload
+from calque.tensor import Tensor, function_node, output_nodes, upload, wrap
 
 SlogdetResult = named_result("linalg_slogdet", "sign", "logabsdet")
 EighResult = named_result("linalg_eigh", "eigenvalues", "eigenvectors")
@@ -92,13 +94,24 @@ def _host(op: str, x: Tensor, function: Callable[..., Any], shapes: Sequence[Sha
         ) from None
 
 
+def columns(values: Array, kind: dt.DType, ndim: float = 2) -> Tensor:
+    """What LAPACK has computed, as a tensor in the order of memory that it writes in: the columns of matrices (of at least `ndim` dims) one after the
+    other."""
+    if values.ndim < ndim or getattr(values, "frame", None) is not None:  # a transform has its values for each slice
+        return upload(values, kind)
+    made = upload(values.swapaxes(-1, -2), kind)
+    whole = made._layout
+    return wrap(made._storage, layout(tuple(values.shape), column_strides(tuple(values.shape)), 0, whole.dtype, whole.device))
+
+
 def _with_outputs(
-    label: str, x: Tensor, arrays: list[Array], again: Callable[[], Sequence[Tensor]], backward: Callable[[Sequence[Tensor], list[Any]], Tensor]
+    label: str, x: Tensor, arrays: list[Array], again: Callable[[], Sequence[Tensor]], backward: Callable[[Sequence[Tensor], list[Any]], Tensor],
+    by_columns: bool = True,
 ) -> list[Tensor]:
     """Several outputs with one gradient formula `backward(outputs, grads)`. For a gradient of the gradient the outputs are computed `again`, as
-    functions of x."""
-    kind = x._layout.dtype
-    outputs = [upload(a, kind.to_complex() if a.dtype.kind == "c" else kind.to_real()) for a in arrays]
+    functions of x. `by_columns`: whether matrices among them lie in memory column by column."""
+    kind, rank = x._layout.dtype, x._layout.ndim if by_columns else math.inf
+    outputs = [columns(a, kind.to_complex() if a.dtype.kind == "c" else kind.to_real(), rank) for a in arrays]
     if not (local.state.grad and x._requires_grad):
         return outputs
     plain = [out.detach() for out in outputs]
@@ -118,7 +131,7 @@ def _with_outputs(
 
 def _result(op: str, x: Tensor, function: Callable[..., Any], shape: Shape, *more: Any) -> Tensor:
     """The only result of a NumPy routine, as a tensor."""
-    return upload(_host(op, x, function, [shape], *more)[0], x._layout.dtype)
+    return columns(_host(op, x, function, [shape], *more)[0], x._layout.dtype)
 
 
 _t = matrix_transpose
@@ -230,9 +243,14 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
         raise DTypeError(
             f"[linalg.solve] Expected A and B to have the same dtype, but found {A._layout.dtype!r} and {B._layout.dtype!r}"
         )
+    vector = B._layout.ndim == 1 or B._layout.shape == A._layout.shape[:-1]
+    if not left and vector:
+        raise ShapeError(
+            f"[linalg.solve] Vector broadcasting of the left hand side is not supported for left=False: expected B as matrices of "
+            f"{x._layout.shape[-1]} columns, got shape {tuple(B._layout.shape)}; unsqueeze(-2) it"
+        )
     if not left:
         return _t(solve(_t(A), _t(B)))
-    vector = B._layout.ndim == 1 or B._layout.shape == A._layout.shape[:-1]
     right = unsqueeze(B, -1) if vector else B
     if right._layout.ndim < 2 or right._layout.shape[-2] != x._layout.shape[-1]:
         raise ShapeError(
@@ -250,7 +268,10 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
         return sum_to_shape(grad_a, tuple(x._layout.shape)), sum_to_shape(pulled, tuple(right._layout.shape))
 
     out = with_formula("LinalgSolveExBackward0", (x, right), value, backward)
-    return squeeze(out, -1) if vector else out
+    if not vector:
+        return out
+    out = squeeze(out, -1)
+    return out if out._layout.ndim < 2 else in_columns(out, "LinalgSolveExBackward0")
 
 
 def _lower_half(x: Tensor) -> Tensor:
@@ -274,7 +295,7 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
 
     shape = tuple(x._layout.shape)
     low = with_formula("LinalgCholeskyExBackward0", (x,), lambda: _result("cholesky", x, np.linalg.cholesky, shape), backward)
-    return _h(low) if upper else low
+    return in_columns(_h(low), "LinalgCholeskyExBackward0") if upper else low
 
 
 @public(of="linalg", out=True)

@@ -12,7 +12,7 @@ from typing import Any
 from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.layout import Layout, MemoryFormat, channels_last, channels_last_3d, contiguous_format, layout, preserve_format
-from calque.base.shapes import Shape, fills, ordered_strides
+from calque.base.shapes import Shape, contiguous_strides, fills, ordered_strides
 from calque.base.text import described, shown
 from calque.functional.common import CAST, cast, prim
 from calque.functional.declared import public
@@ -67,6 +67,18 @@ def laid_out(input: Tensor, dtype: DType, strides: Shape, label: str = "CloneBac
     if local.state.grad and input._requires_grad and dtype.category >= 2:
         result._grad_fn, result._requires_grad = function_node(label, (input,), (result._layout,), _cast_back(view.dtype)), True
     return result
+
+
+def column_strides(shape: Shape) -> Shape:
+    """Strides of matrices whose columns lie in memory one after the other, as those that LAPACK has written."""
+    *batch, row, column = contiguous_strides((*shape[:-2], shape[-1], shape[-2]))
+    return (*batch, column, row)
+
+
+def in_columns(x: Tensor, label: str = "CloneBackward0") -> Tensor:
+    """Matrices as PyTorch gives them that LAPACK has computed: with their columns one after the other."""
+    strides = column_strides(tuple(x._layout.shape))
+    return x if x._layout.strides == strides else laid_out(x, x._layout.dtype, strides, label)
 
 
 def reordered(fresh: Tensor, strides: Shape) -> Tensor:

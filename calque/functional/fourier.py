@@ -7,12 +7,14 @@ Integers become the default floating type, real numbers complex ones where a tra
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from calque.autograd.assign import without_base
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError
 from calque.base.shapes import Shape, contiguous_strides, normalize_dim
+from calque.base.shapes import inverse as inverse_of
 from calque.base.text import shown
 from calque.functional.common import cast, prim, require_tensors
 from calque.functional.complex import conj
@@ -22,7 +24,7 @@ from calque.functional.joining import roll
 from calque.functional.options import marked, resolve_dtype, written
 from calque.functional.placing import placed
 from calque.functional.precision import full_precision
-from calque.functional.views import int_tuple
+from calque.functional.views import int_tuple, permute
 from calque.functional.windows import narrow
 from calque.tensor import Tensor
 
@@ -113,11 +115,27 @@ def _given(op: str, result: Tensor, out: Any) -> Tensor:
 # ------------------------------------------------------------------------------------------------------------- transforms
 
 
+def _arranged(x: Tensor, dims: Sequence[int], work: Callable[[Tensor, Shape], Tensor]) -> Tensor:
+    """`work` on the dims to transform behind all others, which are in the order of memory: so lies the result, as PyTorch's does."""
+    strides, ndim = x._layout.strides, x._layout.ndim
+    order = (*sorted((d for d in range(ndim) if d not in dims), key=lambda d: -strides[d]), *dims)
+    if order == tuple(range(ndim)):
+        return work(x, tuple(dims))
+    found = permute(work(permute(x, order), tuple(range(ndim - len(dims), ndim))), inverse_of(order))
+    return without_base(found, (x,))
+
+
+def _by_stride(x: Tensor, dims: Sequence[int]) -> list[int]:
+    return sorted(dims, key=lambda d: -x._layout.strides[d])
+
+
 def _c2c(op: str, x: Tensor, dims: Shape, norm: str | None, inverse: bool, forward: bool | None = None) -> Tensor:
     """Complex to complex over dims whose extents are right. `forward`: which of the pair decides on the factor."""
     forward = not inverse if forward is None else forward
     scale = scale_of(op, norm, [x._layout.shape[d] for d in dims], forward)
-    return prim("fft_c2c", x, tuple(sorted(dims)), inverse, scale) if dims else x
+    if not dims:
+        return x
+    return _arranged(x, _by_stride(x, dims), lambda y, places: prim("fft_c2c", y, places, inverse, scale))
 
 
 def _complex(op: str, input: Tensor, s: Any, dim: Any, norm: str | None, inverse: bool) -> Tensor:
@@ -141,8 +159,17 @@ def _from_real(op: str, input: Tensor, s: Any, dim: Any, norm: str | None, forwa
     if not dims:
         raise ArgumentError(f"[{op}] {op} must transform at least one axis, got none")
     x = _fit_all(op, x, dims, wanted)
-    found = prim("fft_r2c", x, dims[-1], scale_of(op, norm, [x._layout.shape[dims[-1]]], forward))
-    return _c2c(op, found if forward else conj(found), dims[:-1], norm, not forward, forward)
+    scale = scale_of(op, norm, [x._layout.shape[dims[-1]]], forward)
+    others = scale_of(op, norm, [x._layout.shape[d] for d in dims[:-1]], forward)
+    if not forward:
+        found = _arranged(x, dims[-1:], lambda y, places: prim("fft_r2c", y, places[0], scale))
+        return _c2c(op, conj(found), dims[:-1], norm, True, False)
+
+    def work(y: Tensor, places: Shape) -> Tensor:
+        half = prim("fft_r2c", y, places[-1], scale)
+        return prim("fft_c2c", half, places[:-1], False, others) if places[:-1] else half
+
+    return _arranged(x, [*_by_stride(x, dims[:-1]), dims[-1]], work)
 
 
 def _to_real(op: str, input: Tensor, s: Any, dim: Any, norm: str | None, forward: bool) -> Tensor:
@@ -155,7 +182,8 @@ def _to_real(op: str, input: Tensor, s: Any, dim: Any, norm: str | None, forward
     n = _points(op, 2 * (x._layout.shape[dims[-1]] - 1) if last is None else last)
     x = _fit_all(op, x, dims, [*wanted[:-1], n // 2 + 1])
     x = _c2c(op, x, dims[:-1], norm, not forward, forward)
-    return prim("fft_c2r", conj(x) if forward else x, dims[-1], n, scale_of(op, norm, [n], forward))
+    scale = scale_of(op, norm, [n], forward)
+    return _arranged(conj(x) if forward else x, dims[-1:], lambda y, places: prim("fft_c2r", y, places[0], n, scale))
 
 
 @public(of="fft")

@@ -15,7 +15,7 @@ from calque.base.shapes import broadcast_shapes
 from calque.functional.checks import require_pivot_dims, require_pivots, require_rows
 from calque.functional.creation import zeros
 from calque.functional.declared import public
-from calque.functional.decompositions import Array, _extents, _host, _matrix, _symmetric, doubled
+from calque.functional.decompositions import Array, _extents, _host, _matrix, _symmetric, columns, doubled
 from calque.functional.lu import _sizes
 from calque.functional.placing import beside_input
 from calque.functional.results import named_result
@@ -109,7 +109,7 @@ def ldl_factor_ex(A: Tensor, *, hermitian: bool = False, check_errors: bool = Fa
     table, pivots, info = _unmoved("ldl_factor_ex", x, factors, [(*batch, n, n), (*batch, n), batch])
     if check_errors and info.any():
         raise LinAlgError(f"[linalg.ldl_factor] Found a block of D that is singular at {int(info.max())}: expected a regular matrix")
-    return LdlExResult(upload(table, x._layout.dtype), upload(pivots, dt.int32), upload(info, dt.int32))
+    return LdlExResult(columns(table, x._layout.dtype), upload(pivots, dt.int32), upload(info, dt.int32))
 
 
 @public(of="linalg", out=True)
@@ -174,4 +174,4 @@ def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False)
             out[place] = _solved(tables[place], rows[place], right[place])
         return out
 
-    return upload(_unmoved("ldl_solve", x, solutions, [shape], pivots, B)[0], x._layout.dtype)
+    return columns(_unmoved("ldl_solve", x, solutions, [shape], pivots, B)[0], x._layout.dtype)

@@ -15,6 +15,7 @@ from calque.functional.arithmetic import abs as magnitude
 from calque.functional.creation import zeros
 from calque.functional.declared import public
 from calque.functional.decompositions import Array, _extents, _host, _least, _matrix, doubled, pinv, svdvals
+from calque.functional.formats import in_columns
 from calque.functional.linalg import matmul
 from calque.functional.math import with_formula
 from calque.functional.placing import beside_input
@@ -119,7 +120,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     if n > m and driver != "gelsy" and known and (driver == "gels" or for_all_slices(lambda r: bool((r == m).all()), rank)):
         residuals = total(magnitude(matmul(A, solution) - right) ** 2, -2)
     return LstsqResult(
-        squeeze(solution, -1) if vector else solution,
+        squeeze(solution, -1) if vector else in_columns(solution, "LinalgLstsqBackward0"),
         residuals,
         zeros((0,), dtype=dt.int64) if driver == "gels" else rank,
         sizes if driver in ("gelsd", "gelss") else nothing,

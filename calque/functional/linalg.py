@@ -18,7 +18,7 @@ from calque.functional.arithmetic import Binary, add, mul
 from calque.functional.common import cast, is_number, is_tensor, linked, method, prim, require_operands, result_dtype
 from calque.functional.complex import conj
 from calque.functional.declared import public
-from calque.functional.formats import clone
+from calque.functional.formats import clone, contiguous
 from calque.functional.options import fill_number
 from calque.functional.placing import beside_input
 from calque.functional.precision import full_precision, lower_precision
@@ -444,7 +444,7 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
         power >>= 1
         if power:
             base = _matmul(base, base)
-    return linked(identity_like(input), input) if result is None else clone(input) if n == 1 else result
+    return linked(contiguous(identity_like(input)), input) if result is None else clone(contiguous(input)) if n == 1 else result
 
 
 @public(steps=True)

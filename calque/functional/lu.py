@@ -30,6 +30,7 @@ from calque.functional.decompositions import (
     inv,
     solve,
 )
+from calque.functional.formats import in_columns
 from calque.functional.joining import cat
 from calque.functional.linalg import matmul
 from calque.functional.math import where, with_formula
@@ -90,7 +91,7 @@ def _square_lu(x: Tensor) -> list[Tensor]:
         left = solve_triangular(_h(low), inner, upper=True, unitriangular=True)  # type: ignore[arg-type]
         return solve_triangular(_h(up), left, upper=False, left=False)
 
-    return _with_outputs("LinalgLuBackward0", x, arrays, lambda: _square_lu(x), backward)
+    return _with_outputs("LinalgLuBackward0", x, arrays, lambda: _square_lu(x), backward, by_columns=False)
 
 
 def _without_pivots(a: Array) -> tuple[Array, Array]:
@@ -190,7 +191,7 @@ def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -
     info = _info("lu_factor_ex", up)
     if check_errors:
         _refuse_zero("lu_factor_ex", info)
-    return LuFactorExResult(_joined(low, up), pivots, upload(info, dt.int32))
+    return LuFactorExResult(in_columns(_joined(low, up), "LinalgLuFactorExBackward0"), pivots, upload(info, dt.int32))
 
 
 def _refuse_zero(op: str, info: Array) -> None:
@@ -215,7 +216,7 @@ def lu_factor(A: Tensor, *, pivot: bool = True) -> Any:
     low, up, pivots = _factors("lu_factor", A, pivot)
     if min(A._layout.shape[-2:]) and A._layout.device is not META:
         _refuse_zero("lu_factor", _info("lu_factor", up))
-    return LuFactorResult(_joined(low, up), pivots)
+    return LuFactorResult(in_columns(_joined(low, up), "LinalgLuFactorExBackward0"), pivots)
 
 
 @public()
@@ -291,7 +292,7 @@ def linalg_lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True,
     permutation, low, up = lu_unpack(LU, pivots)
     if adjoint:
         inner = solve_triangular(_h(up), B, upper=False)
-        return matmul(permutation, solve_triangular(_h(low), inner, upper=True, unitriangular=True))
+        return in_columns(matmul(permutation, solve_triangular(_h(low), inner, upper=True, unitriangular=True)), "LinalgLuSolveBackward0")
     inner = solve_triangular(low, matmul(_h(permutation), B), upper=False, unitriangular=True)
     return solve_triangular(up, inner, upper=True)
 
@@ -333,7 +334,7 @@ def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, un
             [2.]])
     """
     if not left:
-        return _t(solve_triangular(_t(A), _t(B), upper=not upper, unitriangular=unitriangular))
+        return in_columns(_t(solve_triangular(_t(A), _t(B), upper=not upper, unitriangular=unitriangular)), "LinalgSolveTriangularBackward0")
     x, _ = _matrix("solve_triangular", A, square=True), _matrix("solve_triangular", B if B._layout.ndim > 1 else A)
     require_rows("solve_triangular", x, B)
     half = x.triu(1 if unitriangular else 0) if upper else x.tril(-1 if unitriangular else 0)  # type: ignore[attr-defined]
@@ -359,7 +360,7 @@ def _triangular(half: Tensor, right: Tensor, upper: bool) -> Tensor:
 def triangular_solve(input: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False) -> Any:
     """X with `A @ X = input` for a triangular A, and a copy of A: (*, n, k), (*, n, n) -> (*, n, k), (*, n, n). See `linalg.solve_triangular`."""
     coefficients, half = (_t(A), not upper) if transpose else (A, upper)
-    return TriangularResult(solve_triangular(coefficients, input, upper=half, unitriangular=unitriangular), A.clone())  # type: ignore[attr-defined]
+    return TriangularResult(solve_triangular(coefficients, input, upper=half, unitriangular=unitriangular), in_columns(A.clone()))  # type: ignore[attr-defined]
 
 
 def _regular(x: Tensor, info: Array) -> Tensor:

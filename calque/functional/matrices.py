@@ -17,7 +17,8 @@ from calque.functional.common import cast, linked, require_dims
 from calque.functional.complex import conj
 from calque.functional.creation import arange, eye, ones_like
 from calque.functional.declared import public
-from calque.functional.decompositions import Array, _h, _host, _matrix, doubled, inv, qr, solve, svd
+from calque.functional.decompositions import Array, _h, _host, _matrix, columns, doubled, inv, qr, solve, svd
+from calque.functional.formats import in_columns
 from calque.functional.joining import cat, flip
 from calque.functional.linalg import matmul
 from calque.functional.lu import solve_triangular
@@ -73,7 +74,8 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     """
     v = _reflectors("householder_product", A, tau)
     start = expand(eye(*v._layout.shape[-2:], dtype=v._layout.dtype), tuple(v._layout.shape))
-    return linked(_reflected(v, tau, start, range(tau._layout.shape[-1])[::-1]), A, tau)  # there may be no reflection
+    found = linked(_reflected(v, tau, start, range(tau._layout.shape[-1])[::-1]), A, tau)  # there may be no reflection
+    return in_columns(found, "LinalgHouseholderProductBackward0")
 
 
 @public(out=True)
@@ -99,11 +101,12 @@ def ormqr(input: Tensor, input2: Tensor, input3: Tensor, left: bool = True, tran
         batch, given = tuple(v._layout.shape[:-2]), tuple(input3._layout.shape)
         raise ShapeError(f"[ormqr] expected `other` with the batch dims of input, {batch}, got shape {given}; expand it")
     if not left:
-        return _h(ormqr(input, input2, _h(input3), True, not transpose))
+        return in_columns(_h(ormqr(input, input2, _h(input3), True, not transpose)), "OrmqrBackward0")
     if input3._layout.ndim < 2 or input3._layout.shape[-2] != v._layout.shape[-2]:
         raise ShapeError(f"[ormqr] expected `other` with {v._layout.shape[-2]} rows, got shape {tuple(input3._layout.shape)}")
     order = range(input2._layout.shape[-1])
-    return _reflected(v, conj(input2) if transpose else input2, input3, order if transpose else order[::-1])
+    found = _reflected(v, conj(input2) if transpose else input2, input3, order if transpose else order[::-1])
+    return in_columns(found, "OrmqrBackward0")
 
 
 @public(out=True)
@@ -125,7 +128,7 @@ def geqrf(input: Tensor) -> Any:
         return np.swapaxes(h, -1, -2), tau
 
     found, tau = _host("geqrf", x, raw, [(*batch, m, n), (*batch, min(m, n))])
-    return GeqrfResult(upload(found, x._layout.dtype), upload(tau, x._layout.dtype))
+    return GeqrfResult(columns(found, x._layout.dtype), upload(tau, x._layout.dtype))
 
 
 @public("qr", own=False, out=True)
@@ -141,8 +144,8 @@ def old_svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> Any:
     if not compute_uv:
         *batch, n, m = input._layout.shape
         kind = input._layout.dtype
-        nothing = [upload(np.zeros((*batch, size, size), kind.np), kind) for size in (n, m)]
-        return OldSvdResult(nothing[0], svd(input, full_matrices=False).S, nothing[1])
+        nothing = np.zeros((*batch, n, n), kind.np), np.zeros((*batch, m, m), kind.np)
+        return OldSvdResult(upload(nothing[0], kind), svd(input, full_matrices=False).S, columns(nothing[1], kind))
     u, s, vh = svd(input, full_matrices=not some)
     return OldSvdResult(u, s, _h(vh))
 
@@ -370,7 +373,8 @@ def _range_of(A: Tensor, q: int, niter: int, M: Tensor | None) -> Tensor:
 
 @public(method=False)
 def svd_lowrank(A: Tensor, q: int | None = 6, niter: int | None = 2, M: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """The q largest singular values of A (of A - M), nearly, by random projections and `niter` rounds: (*, m, n) -> (*, m, q), (*, q), (*, n, q).
+    """The q largest singular values of A (of A - M), or all where there are fewer, nearly, by random projections and `niter` rounds:
+    (*, m, n) -> (*, m, q), (*, q), (*, n, q).
 
     >>> import calque
     >>> [tuple(part.shape) for part in calque.svd_lowrank(calque.ones(20, 9), q=2)]
@@ -378,10 +382,9 @@ def svd_lowrank(A: Tensor, q: int | None = 6, niter: int | None = 2, M: Tensor |
     """
     x = _matrix("svd_lowrank", A)
     q, niter = 6 if q is None else q, 2 if niter is None else niter
-    if not 0 <= q <= min(x._layout.shape[-2:]):
-        raise ArgumentError(f"[svd_lowrank] q must be non-negative and at most {min(x._layout.shape[-2:])}, got {q}")
-    if niter < 0:
-        raise ArgumentError(f"[svd_lowrank] niter must be non-negative, expected niter >= 0, got {niter}")
+    if q < 0:
+        raise ArgumentError(f"[svd_lowrank] q must be non-negative, expected q >= 0, got {q}")
+    q = min(q, *x._layout.shape[-2:])  # there are no more
     wide = x._layout.shape[-2] < x._layout.shape[-1]
     if M is not None:
         M = expand(M, tuple(x._layout.shape))
