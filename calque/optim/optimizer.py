@@ -26,6 +26,7 @@ from calque.functional.common import is_tensor
 from calque.functional.subclasses import ASKING, forget_asked
 from calque.nn.shares import part_of_state, require_whole, whole_state
 from calque.nn.traps import Departures, look_for_departed
+from calque.observe.source import warn_user
 from calque.optim.kept import ParameterState, copied, count_of, held
 from calque.optim.methods import update_by_methods
 from calque.optim.parts import update
@@ -229,7 +230,13 @@ class Optimizer:
         seen = {id(p): name for g in self.param_groups for p, name in zip(g["params"], self._names(g), strict=True)}
         for parameter, name in zip(group["params"], self._names(group), strict=True):
             self._check_parameter(parameter, name, seen)
-            seen[id(parameter)] = name
+        ids = [id(p) for p in group["params"]]
+        if len(set(ids)) < len(ids):
+            again = next(name for k, name in enumerate(self._names(group)) if ids[k] in ids[:k])
+            warn_user(
+                f"[{type(self).__name__}] optimizer contains a parameter group with duplicate parameters, which each step updates as often as they "
+                f"appear: expected every parameter once, got {again} twice; module.parameters() lists tied weights once"
+            )
         for key, value in self.defaults.items():
             if value is required and key not in group:
                 raise ArgumentError(f"[{type(self).__name__}] parameter group didn't specify a value of required optimization parameter {key}")
@@ -288,7 +295,7 @@ class Optimizer:
         if parameter._grad_fn is not None and not self.defaults.get("differentiable") and not parameter.retains_grad:
             raise ArgumentError(f"[{owner}] can't optimize a non-leaf Tensor (parameter {name}); pass the leaf it was computed from")
         if id(parameter) in seen:
-            raise ArgumentError(f"[{owner}] some parameters appear in more than one parameter group or twice: parameter {name}")
+            raise ArgumentError(f"[{owner}] some parameters appear in more than one parameter group: expected it in one, got parameter {name} twice")
 
     def check_group(self, group: dict[str, Any]) -> None:
         """Raise if a group's options are invalid; here nothing is known about them."""
