@@ -292,6 +292,8 @@ def grad(
     if is_grads_batched:
         return _batched_grad(outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused, materialize_grads)
     wanted = _as_list(inputs)
+    if not wanted:
+        raise AutogradError("[grad] grad requires non-empty inputs: expected at least one Tensor, got none; leave the call out")
     edges = any(t.__class__ is GradientEdge for t in wanted)
     for t in wanted:
         if t.__class__ is GradientEdge:

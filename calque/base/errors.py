@@ -32,8 +32,16 @@ class UnsupportedTypeError(DTypeError, NotImplementedError):
     """A function is not defined for an element type, here as in PyTorch."""
 
 
+class IndexTypeError(DTypeError, IndexError):
+    """An index of an element type that says no places."""
+
+
 class ArgumentError(CalqueError, ValueError, RuntimeError):
     """An argument has a value outside its documented range."""
+
+
+class AssertedError(ArgumentError, AssertionError):
+    """What PyTorch asserts of arguments. Also an AssertionError, for programs that catch that."""
 
 
 class OverlapError(ArgumentError):

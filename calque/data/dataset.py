@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from calque.base.errors import ArgumentError, DataError, DTypeError, ShapeError, how_to_pass
+from calque.base.errors import ArgumentError, AssertedError, DataError, DTypeError, how_to_pass
 from calque.base.text import described, shown, type_name
 from calque.data.random_source import permutation, require_generator
 from calque.observe.source import warn_user
@@ -74,7 +74,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
                 )
         shapes = [tuple(tensor.shape) for tensor in tensors]
         if any(not shape or shape[0] != shapes[0][0] for shape in shapes):
-            raise ShapeError(
+            raise AssertedError(
                 f"[TensorDataset] expected tensors with the same number of rows, got the shapes {', '.join(map(str, shapes))}; "
                 "the first extent counts the samples"
             )
@@ -187,7 +187,7 @@ class ConcatDataset(Dataset[T_co]):
         except TypeError:
             raise TypeError(f"[ConcatDataset] expected a list of datasets, got {type_name(datasets)}; put a single dataset into a list") from None
         if not self.datasets:
-            raise ArgumentError("[ConcatDataset] expected at least one dataset, got none")
+            raise AssertedError("[ConcatDataset] expected at least one dataset, got none")
         for position, dataset in enumerate(self.datasets):
             if isinstance(dataset, IterableDataset):
                 raise TypeError(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, IntegerOverflowError, NotDense, how_to_pass
+from calque.base.errors import ArgumentError, DTypeError, IntegerOverflowError, NotDense, UnsupportedTypeError, how_to_pass
 from calque.base.text import described, shown, type_name
 from calque.functional.common import (
     Operand,
@@ -155,7 +155,7 @@ def _integer_power(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
 
 def _no_bool(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
     if dtype is dt.bool_:
-        raise DTypeError(f"[{name}] expected numbers, got torch.bool; convert one operand with .to(dtype)")
+        raise UnsupportedTypeError(f"[{name}] expected numbers, got torch.bool; convert one operand with .to(dtype)")
 
 
 def _zero_divisor(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
@@ -458,7 +458,7 @@ def positive(input: Tensor) -> Tensor:
 def abs(input: Tensor) -> Tensor:
     """Absolute value: (*) -> (*). The gradient at 0 is 0. Of complex numbers: their real distance from 0."""
     if input._layout.dtype is dt.bool_:
-        raise DTypeError("[abs] expected numbers, got torch.bool; a mask has no absolute value")
+        raise UnsupportedTypeError("[abs] expected numbers, got torch.bool; a mask has no absolute value")
     return _abs(input)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, IndexTypeError, OutOfRangeError, ShapeError
 from calque.base.text import type_name
 from calque.functional.common import cast, is_tensor, prim
 from calque.observe.source import user_line
@@ -70,7 +70,7 @@ def check_index(op: str, index: Tensor, size: int, negative: bool = True) -> Ten
     """`index` as int64 positions in 0..size-1 (negative ones counted from the end if allowed); raises or records a check."""
     view = index._layout
     if view.dtype.category != 1:
-        raise DTypeError(
+        raise IndexTypeError(
             f"[{op}] tensors used as indices must be long, int, byte or bool tensors, got {view.dtype}; convert with .long()"
         )
     low = -size if negative else 0

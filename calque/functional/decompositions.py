@@ -17,7 +17,7 @@ from calque.autograd.engine import require_history
 from calque.autograd.host import on_host
 from calque.base import dtypes as dt
 from calque.base.device import META
-from calque.base.errors import ArgumentError, DTypeError, LinAlgError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, LinAlgError, ShapeError, UnsupportedTypeError
 from calque.base.layout import layout
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dims
 from calque.base.text import described, shown
@@ -52,7 +52,7 @@ def _matrix(op: str, x: Tensor, square: bool = False) -> Tensor:
     if x._layout.ndim < 2:
         raise ShapeError(f"[{op}] The input tensor A must have at least 2 dimensions, got shape {tuple(x._layout.shape)}")
     if x._layout.dtype not in MATRICES:
-        raise DTypeError(
+        raise UnsupportedTypeError(
             f"[{op}] expected a float32 or float64 matrix, got {x._layout.dtype!r}; convert with .float() or .double()"
         )
     if square:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError
+from calque.base.errors import ArgumentError, UnsupportedTypeError
 from calque.functional.common import cast, linked, prim
 from calque.functional.elementary import exp, log1p, tan
 from calque.functional.generators import Generator
@@ -33,7 +33,7 @@ def _geometric(shape: Shape, dtype: dt.DType, generator: Any, p: float) -> Tenso
     if not 0 < p < 1:
         raise ArgumentError(f"[geometric_] geometric_ expects p to be in (0, 1), but got p={p}")
     if dtype.category == 0:
-        raise DTypeError("[geometric_] expected numbers, got torch.bool; draw into another dtype")
+        raise UnsupportedTypeError("[geometric_] expected numbers, got torch.bool; draw into another dtype")
     draw = uniform(shape, dt.float64 if dtype is dt.float64 else dt.float32, generator)
     count = prim("ceil", log1p(-draw) / math.log1p(-p)).clamp(min=1.0)  # type: ignore[attr-defined]
     return cast(count, dtype)

@@ -12,7 +12,7 @@ from typing import Any
 
 from calque.autograd.assign import without_base
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, UnsupportedTypeError
 from calque.base.shapes import Shape, contiguous_strides, normalize_dim
 from calque.base.shapes import inverse as inverse_of
 from calque.base.text import shown
@@ -108,7 +108,7 @@ def _fit_all(op: str, x: Tensor, dims: Shape, wanted: Sequence[int | None]) -> T
 
 def _given(op: str, result: Tensor, out: Any) -> Tensor:
     if out is not None and out._layout.dtype.is_complex and not result._layout.dtype.is_complex:
-        raise DTypeError(f"[{op}] expected a floating point output tensor, got {out._layout.dtype!r}; the transform is real")
+        raise UnsupportedTypeError(f"[{op}] expected a floating point output tensor, got {out._layout.dtype!r}; the transform is real")
     return result if out is None else written(op, result, out)
 
 

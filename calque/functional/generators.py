@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import DTypeError, OutOfMemoryError, OutOfRangeError
+from calque.base.errors import ArgumentError, DTypeError, OutOfMemoryError
+from calque.base.text import described
 from calque.functional.common import is_tensor
 from calque.functional.declared import NAMES, public
 from calque.functional.options import resolve_device
@@ -53,9 +54,12 @@ class Generator:
     def manual_seed(self, seed: int) -> "Generator":
         """Start the stream of `seed`."""
         abort("sets the state of a random generator")
-        value = int(seed)
+        try:
+            value = int(seed)
+        except TypeError:
+            raise DTypeError(f"[manual_seed] expected a seed as a number, got {described(seed)}; pass an int") from None
         if not -(1 << 63) <= value < 1 << 64:
-            raise OutOfRangeError(f"[manual_seed] expected a seed of at most 64 bits, got {value}: Overflow when unpacking long")
+            raise ArgumentError(f"[manual_seed] expected a seed of at most 64 bits, got {value}: Overflow when unpacking long")
         self._seed = value - (1 << 64) if value >= 1 << 63 else value
         self._offset = _START
         return self

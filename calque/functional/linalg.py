@@ -11,7 +11,7 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.cache import Cache
-from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pass
+from calque.base.errors import ArgumentError, DTypeError, ShapeError, UnsupportedTypeError, how_to_pass
 from calque.base.shapes import normalize_dim
 from calque.base.text import described, type_name
 from calque.functional.arithmetic import Binary, add, mul
@@ -48,7 +48,7 @@ def require_tensors(op: str, *operands: Any) -> None:
                 ".to(dtype)"
             )
     if first is dt.bool_:
-        raise DTypeError(f"[{op}] expected a number dtype, got torch.bool; convert with .int() or .float()")
+        raise UnsupportedTypeError(f"[{op}] expected a number dtype, got torch.bool; convert with .int() or .float()")
 
 
 def require_dims(op: str, ndims: tuple[int, ...], *operands: Tensor) -> None:

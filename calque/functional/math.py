@@ -14,7 +14,7 @@ import numpy as np
 from calque.autograd.assign import without_base
 from calque.autograd.engine import require_history
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, AutogradError, DTypeError
+from calque.base.errors import ArgumentError, AutogradError, DTypeError, UnsupportedTypeError
 from calque.base.text import type_name
 from calque.functional.arithmetic import abs as abs_
 from calque.functional.arithmetic import call, float_result, gt, lt, mul, not_floating, record_numbers
@@ -146,7 +146,7 @@ def exp2(input: Tensor) -> Tensor:
 def frac(input: Tensor) -> Tensor:
     """`x - trunc(x)`: (*) -> (*), the sign of x; floating tensors only."""
     if input._layout.dtype.category != 2:
-        raise DTypeError(f"[frac] expected a floating dtype, got {input._layout.dtype!r}; integers have no fraction")
+        raise UnsupportedTypeError(f"[frac] expected a floating dtype, got {input._layout.dtype!r}; integers have no fraction")
     return input - prim("trunc", input)
 
 
@@ -161,7 +161,7 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     if decimals == 0:
         return prim("round", input)
     if input._layout.dtype.category != 2:
-        raise DTypeError(f"[round] expected a floating dtype with decimals={decimals}, got {input._layout.dtype!r}; convert with .float()")
+        raise UnsupportedTypeError(f"[round] expected a floating dtype with decimals={decimals}, got {input._layout.dtype!r}; convert with .float()")
     scale, x = 10.0 ** int(math.fabs(decimals)), widened(input)
     if decimals > 0:
         return cast(prim("round", x * scale) / scale, input._layout.dtype)
@@ -301,7 +301,7 @@ def _both_float(name: str, a: Any, b: Any, promote: bool = True) -> tuple[Any, A
     require_real(name, a, b)
     if common.category != 2:
         if not promote:
-            raise DTypeError(f"[{name}] expected floating tensors, got a result of type {common!r}; convert with .float()")
+            raise UnsupportedTypeError(f"[{name}] expected floating tensors, got a result of type {common!r}; convert with .float()")
         common = dt.get_default_dtype()
     return as_tensor_of(a, common), as_tensor_of(b, common)
 

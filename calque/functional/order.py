@@ -226,6 +226,8 @@ def _quantile(name: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, inte
         raise DTypeError(
             f"[{name}] input tensor must be either float or double dtype, got {x._layout.dtype!r}; convert with .float()"
         )
+    if is_tensor(q) and q._layout.dtype is not x._layout.dtype:
+        raise DTypeError(f"[{name}] q tensor must be same dtype as the input tensor: expected {x._layout.dtype!r}, got {q._layout.dtype!r}")
     if not x._layout.numel:
         raise ArgumentError(f"[{name}] input tensor must be non-empty, got shape {tuple(x._layout.shape)}")
     if interpolation not in _INTERPOLATIONS:

@@ -15,7 +15,7 @@ from calque.autograd.host import for_all_slices
 from calque.autograd.superinstruction import computed
 from calque.base import dtypes as dt
 from calque.base.device import META, InUse
-from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError, UnsupportedTypeError
 from calque.base.native import hot
 from calque.base.shapes import Shape, broadcast_shapes, whole
 from calque.base.text import described
@@ -90,7 +90,7 @@ def _floating(op: str, dtype: Any, default: dt.DType | None = None) -> dt.DType:
     if found.category == 3 and op in COMPLEX:
         return found
     if found.category != 2:
-        raise DTypeError(f"[{op}] expected a floating dtype, got {found}: not implemented for integers; use randint()")
+        raise UnsupportedTypeError(f"[{op}] expected a floating dtype, got {found}: not implemented for integers; use randint()")
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError, UnsupportedTypeError
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, normalize_dims, reduced_shape
 from calque.base.text import shown, type_name
 from calque.functional.arithmetic import maximum, minimum
@@ -281,7 +281,7 @@ def _position(name: str, x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
 
 def _arg(name: str, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
     if x._layout.dtype is dt.bool_:
-        raise DTypeError(f"[{name}] expected a number dtype, got torch.bool; convert with .int()")
+        raise UnsupportedTypeError(f"[{name}] expected a number dtype, got torch.bool; convert with .int()")
     if dim is not None and not isinstance(dim, (int, np.integer)):
         raise DTypeError(f"[{name}] expected dim as an int or None, got {type_name(dim)}")
     return _position(name, x, dims_of(name, x, dim), keepdim)

@@ -12,7 +12,7 @@ import numpy as np
 from calque.autograd.host import on_host
 from calque.base import dtypes as dt
 from calque.base.device import META
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError, UnsupportedTypeError
 from calque.base.shapes import broadcast_shapes, normalize_dim, whole
 from calque.functional.common import cast, is_number, is_tensor, method, prim, require_dims, require_tensors
 from calque.functional.declared import takes_out
@@ -187,7 +187,7 @@ def _counted(points: Array, edges: list[Array], weight: Array | None, density: b
 
 def _given(op: str, input: Tensor, weight: Tensor | None, shape: Sequence[int]) -> Array | None:
     if input._layout.dtype not in (dt.float32, dt.float64):
-        raise DTypeError(f"[{op}] expected a float32 or float64 input, got {input._layout.dtype!r}: not implemented; convert with .float()")
+        raise UnsupportedTypeError(f"[{op}] expected a float32 or float64 input, got {input._layout.dtype!r}: not implemented; convert with .float()")
     if weight is None:
         return None
     if weight._layout.dtype is not input._layout.dtype or tuple(weight._layout.shape) != tuple(shape):

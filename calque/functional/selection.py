@@ -12,7 +12,7 @@ from calque.autograd.assign import assign
 from calque.autograd.host import for_all_slices, on_host
 from calque.base import dtypes as dt
 from calque.base.device import META
-from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, OverlapError, ShapeError, how_to_pass
+from calque.base.errors import ArgumentError, DTypeError, IndexTypeError, OutOfRangeError, OverlapError, ShapeError, how_to_pass
 from calque.base.layout import dense_layout
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, whole
 from calque.base.text import described, shown, type_name
@@ -47,7 +47,7 @@ def _flat_index(op: str, index: Any) -> Tensor:
     if not is_tensor(index):
         raise TypeError(f"[{op}] expected a Tensor as index, got {type_name(index)}; {how_to_pass(index)}")
     if index._layout.dtype not in (dt.int64, dt.int32):
-        raise DTypeError(f"[{op}] Expected dtype int32/int64 for index, got {index._layout.dtype}; convert with .long()")
+        raise IndexTypeError(f"[{op}] Expected dtype int32/int64 for index, got {index._layout.dtype}; convert with .long()")
     if index._layout.ndim > 1:
         raise OutOfRangeError(f"[{op}] Index is supposed to be a vector, got shape {tuple(index._layout.shape)}")
     return index if index._layout.ndim else reshape(index, (1,))

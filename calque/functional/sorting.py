@@ -14,7 +14,7 @@ import numpy as np
 
 from calque.autograd.host import on_host
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
+from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError, UnsupportedTypeError
 from calque.base.shapes import normalize_dim, whole
 from calque.base.text import shown
 from calque.functional.common import Operand, cast, is_tensor, method, number, prim, require_dims, require_operands, require_real, result_dtype
@@ -260,7 +260,7 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     """Counts in `bins` equal intervals of [min, max] (both 0: the data's range); values outside are ignored: (*) -> (bins).
     Reads the values."""
     if input._layout.dtype.category != 2:
-        raise DTypeError(f"[histc] expected a floating dtype, got {input._layout.dtype!r}; convert with .float()")
+        raise UnsupportedTypeError(f"[histc] expected a floating dtype, got {input._layout.dtype!r}; convert with .float()")
     bins = whole("histc", "bins", bins)
     if not 0 < bins < 1 << 31:
         raise ArgumentError(f"[histc] bins must be > 0, got {bins}")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from calque.base.device import META
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError, UnsupportedTypeError
 from calque.base.shapes import broadcast_shapes
 from calque.base.text import shown
 from calque.functional.arithmetic import as_operand
@@ -88,7 +88,7 @@ def _integers(name: str, a: Any, b: Any, function: Any) -> Tensor:
     require_tensors(name, a, b)
     dtype = result_dtype(a, b)
     if dtype.category != 1:
-        raise DTypeError(f"[{name}] expected integers, got a result of type {shown(dtype)}")
+        raise UnsupportedTypeError(f"[{name}] expected integers, got a result of type {shown(dtype)}")
     shape = broadcast_shapes(*[tuple(x._layout.shape) if is_tensor(x) else () for x in (a, b)], op=name)
 
     def found() -> np.ndarray[Any, Any]:

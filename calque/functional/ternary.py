@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calque.base import dtypes as dt
-from calque.base.errors import DTypeError
+from calque.base.errors import DTypeError, UnsupportedTypeError
 from calque.functional.arithmetic import _add as add
 from calque.functional.arithmetic import _div as div
 from calque.functional.arithmetic import _lt as lt
@@ -23,7 +23,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) 
     require_tensors("addcmul", input, tensor1, tensor2)
     common = result_dtype(input, tensor1, tensor2)
     if common is dt.bool_:
-        raise DTypeError("[addcmul] expected numbers, got torch.bool; convert with .int() or .float()")
+        raise UnsupportedTypeError("[addcmul] expected numbers, got torch.bool; convert with .int() or .float()")
     if common.category == 1 or (common.category == 2 and isinstance(value, complex)):
         value = fill_number(value, common, "addcmul")
     a, b, c = (cast(x, common.compute) for x in (input, tensor1, tensor2))
@@ -71,7 +71,7 @@ def lerp(input: Tensor, end: Tensor, weight: Operand) -> Tensor:
             f"[lerp] expected dtype {input._layout.dtype!r} for `weight`, got {weight._layout.dtype!r}; convert with .to(dtype)"
         )
     if input._layout.dtype.category < 2:
-        raise DTypeError(f"[lerp] expected a floating dtype, got {input._layout.dtype!r}; convert with .float()")
+        raise UnsupportedTypeError(f"[lerp] expected a floating dtype, got {input._layout.dtype!r}; convert with .float()")
     kind = input._layout.dtype
     if kind.compute is not kind:  # rounded once
         wide = [cast(x, kind.compute) if is_tensor(x) else x for x in (input, end, weight)]

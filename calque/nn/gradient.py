@@ -13,12 +13,12 @@ from typing import Any
 from calque.autograd.assign import without_base
 from calque.autograd.engine import with_history
 from calque.autograd.passes import COMPOSITES
-from calque.base.errors import AutogradError
+from calque.base.errors import AutogradError, UnsupportedTypeError
 from calque.observe.source import user_line
 from calque.ops.opdef import no_complex
 from calque.record.recorder import local
 from calque.record.versions import modified
-from calque.tensor import function_node, output_nodes, wrap
+from calque.tensor import Tensor, function_node, output_nodes, wrap
 
 
 class Saved:
@@ -36,6 +36,15 @@ Forward = Callable[..., tuple[Any, ...]]
 Backward = Callable[..., tuple[Any, ...]]
 
 
+_OF_INTEGERS = frozenset(["MaxPool2DWithIndicesBackward0", "AvgPool2DBackward0", "EmbeddingBackward0", "NllLossBackward0"])
+
+
+def not_of_integers(label: str, x: Tensor) -> UnsupportedTypeError:
+    """What is said of a function whose result would be cut down to whole numbers."""
+    name = re.sub("(?<=[a-z])(?=[A-Z])", "_", label.removesuffix("Backward0")).lower()
+    return UnsupportedTypeError(f"[{name}] expected a floating dtype, got {x._layout.dtype!r}: not implemented for it; convert with .float()")
+
+
 def with_gradient(
     label: str, forward: Forward, backward: Backward, inputs: tuple[Any, ...], count: int = 1, uses: tuple[int, ...] = (), reads: bool = True,
     every: bool = False,
@@ -48,8 +57,12 @@ def with_gradient(
     `backward` gets one gradient per output (None where unused) and returns one per input, None where `saved.needs` is False.
     """
     state = local.state
-    if inputs[0]._layout.dtype.category == 3:
-        return of_complex(label, forward, inputs, count, every)
+    category = inputs[0]._layout.dtype.category
+    if category != 2:
+        if category == 3:
+            return of_complex(label, forward, inputs, count, every)
+        if label not in _OF_INTEGERS:
+            raise not_of_integers(label, inputs[0])
     wanted = False
     for x in inputs:  # loops: each generator is a function of its own, cold at every step
         if x is not None and x._requires_grad:

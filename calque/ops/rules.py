@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calque.base.dtypes import DType, bool_, int64
-from calque.base.errors import DTypeError
+from calque.base.errors import DTypeError, UnsupportedTypeError
 from calque.base.shapes import Shape, broadcast_shapes
 from calque.ops.opdef import Attrs, DTypeRule, OpDef, Reference, Sample, ShapeRule, Vjp, register
 
@@ -47,7 +47,7 @@ def floating(name: str) -> DTypeRule:
     def rule(dtypes: Sequence[DType], attrs: Attrs) -> DType:
         dtype = require_equal(name, dtypes)
         if dtype.category < 2:
-            raise DTypeError(f"[{name}] expected a floating dtype, got {dtype!r}; convert with .float() or .double()")
+            raise UnsupportedTypeError(f"[{name}] expected a floating dtype, got {dtype!r}; convert with .float() or .double()")
         return dtype
 
     return rule
@@ -59,7 +59,7 @@ def numeric(name: str) -> DTypeRule:
     def rule(dtypes: Sequence[DType], attrs: Attrs) -> DType:
         dtype = require_equal(name, dtypes)
         if dtype is bool_:
-            raise DTypeError(
+            raise UnsupportedTypeError(
                 f"[{name}] expected a number dtype, got torch.bool; use ~x, logical_not(), bitwise_xor() or .to(dtype)"
             )
         return dtype
@@ -73,7 +73,7 @@ def integral(name: str, allow_bool: bool = True) -> DTypeRule:
     def rule(dtypes: Sequence[DType], attrs: Attrs) -> DType:
         dtype = require_equal(name, dtypes)
         if dtype.category >= 2 or (dtype is bool_ and not allow_bool):
-            raise DTypeError(f"[{name}] expected an integer dtype, got {dtype!r}; convert with .long()")
+            raise UnsupportedTypeError(f"[{name}] expected an integer dtype, got {dtype!r}; convert with .long()")
         return dtype
 
     return rule
@@ -94,7 +94,7 @@ def only_bool(name: str) -> DTypeRule:
 
     def rule(dtypes: Sequence[DType], attrs: Attrs) -> DType:
         if dtypes[0] is not bool_:
-            raise DTypeError(f"[{name}] expected torch.bool, got {dtypes[0]!r}; compare with 0 first")
+            raise UnsupportedTypeError(f"[{name}] expected torch.bool, got {dtypes[0]!r}; compare with 0 first")
         return bool_
 
     return rule

@@ -13,6 +13,7 @@ from typing import Any
 from calque.base.blas import set_threads
 from calque.base.cache import measured
 from calque.base.config import MOST_THREADS, settings
+from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.observe.causes import Causes, Compilation, flush_lines, unrepeated
 from calque.record.copies import CopyCounters
@@ -183,7 +184,7 @@ def set_num_threads(threads: int) -> None:
     """Number of CPU threads for later work, 1 to 256. The BLAS and LAPACK of NumPy have as many at most, for the whole process, and round by it;
     nothing else that is computed depends on it."""
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS:
-        raise ValueError(f"[set_num_threads] expected a positive integer, 1 to {MOST_THREADS} threads, got {shown(threads)}")
+        raise ArgumentError(f"[set_num_threads] expected a positive integer, 1 to {MOST_THREADS} threads, got {shown(threads)}")
     wait_for_queues()
     set_threads(threads)
 

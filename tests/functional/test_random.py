@@ -91,7 +91,7 @@ def test_dtypes_and_forms() -> None:
     (lambda: calque.multinomial(calque.tensor([-1.0, 1.0]), 1), ArgumentError, "element < 0"),
     (lambda: calque.multinomial(calque.zeros(2), 1), ArgumentError, "sum of probabilities <= 0"),
     (lambda: calque.ones(2).uniform_(2, 1), ArgumentError, "from=2.0 > to=1.0"),
-    (lambda: calque.manual_seed(1 << 70), OutOfRangeError, "64 bits"),
+    (lambda: calque.manual_seed(1 << 70), ArgumentError, "64 bits"),
 ])  # fmt: skip
 def test_messages(call, error, text) -> None:
     with pytest.raises(error) as caught:

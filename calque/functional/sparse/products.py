@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from calque import functional as T
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError, UnsupportedTypeError
 from calque.base.text import shown
 from calque.functional.common import cast, dtype_of, is_tensor, prim
 from calque.functional.sparse.rules import expanded, in_form
@@ -187,7 +187,7 @@ def softmax(op: str, input: Any, dim: Any, dtype: Any, log: bool) -> SparseTenso
     d = sparse_dim_of(op, x, dim)
     elements = x._elements if dtype is None else cast(x._elements, dtype_of(dtype, op))
     if elements._layout.dtype.category < 2:
-        raise DTypeError(f"[sparse.{op}] expected a floating dtype, got {elements._layout.dtype!r}; convert with .float()")
+        raise UnsupportedTypeError(f"[sparse.{op}] expected a floating dtype, got {elements._layout.dtype!r}; convert with .float()")
     if d >= x.sparse:
         inner = d - x.sparse + 1
         return x._with(elements.log_softmax(inner) if log else elements.softmax(inner))  # type: ignore[attr-defined]

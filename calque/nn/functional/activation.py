@@ -18,7 +18,7 @@ from calque.functional.precision import lower_precision
 from calque.functional.writing import old_value, write_back
 from calque.nn.functional.checks import require_dtype
 from calque.nn.functional.rows import choose, kinked, one_dim, wide
-from calque.nn.gradient import Saved, formula, with_gradient
+from calque.nn.gradient import Saved, formula, not_of_integers, with_gradient
 from calque.ops.opdef import get
 from calque.record.numbers import ROOT_HALF, ROOT_HALF_TWIN
 from calque.tensor import Tensor, unary
@@ -43,6 +43,13 @@ def _lasting(function: Callable[[Tensor], Tensor], backward: Callable[..., Any])
         return (_once(function, x),)
 
     return forward, formula(forward, backward)
+
+
+def _of_floats(label: str, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """`_once` for a function without a formula of its own, which refuses what it would have to cut down to whole numbers."""
+    if x._layout.dtype.category < 2:
+        raise not_of_integers(label, x)
+    return _once(function, x)
 
 
 def _once(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -289,7 +296,7 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
 @public(of="nn.functional", steps=True)
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x tanh(softplus(x))."""
-    return _result("mish", input, _once(lambda x: x * T.tanh(softplus(x)), _operand(input, inplace)), inplace)
+    return _result("mish", input, _of_floats("mish", _operand(input, inplace), lambda x: x * T.tanh(softplus(x))), inplace)
 
 
 @public(of="nn.functional", steps=True)
@@ -371,7 +378,7 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x - lambd for x > lambd, x + lambd for x < -lambd, else 0."""
     if lambd < 0:
         raise ArgumentError(f"[softshrink] lambda must be greater or equal to 0, but found to be {lambd}")
-    return _shrunk("SoftshrinkBackward0", input, float(lambd), lambda x: _once(lambda x: x - T.sign(x) * float(lambd), x))
+    return _shrunk("SoftshrinkBackward0", input, float(lambd), lambda x: _of_floats("softshrink", x, lambda x: x - T.sign(x) * float(lambd)))
 
 
 def _shrunk(label: str, x: Tensor, bound: float, outside: Callable[[Tensor], Tensor]) -> Tensor:
@@ -380,16 +387,24 @@ def _shrunk(label: str, x: Tensor, bound: float, outside: Callable[[Tensor], Ten
     return _passing(label, lambda x: choose(T.le(T.abs(x), bound), 0.0, outside(x), x._layout.dtype), lambda x: T.gt(T.abs(x), bound), x)
 
 
+def _hardsigmoid(x: Tensor) -> Tensor:
+    return relu6(unless_nan(x) + 3.0) * (1.0 / 6.0)
+
+
+def _hardswish(x: Tensor) -> Tensor:
+    return x * relu6(x + 3.0) * (1.0 / 6.0)
+
+
 @public(of="nn.functional", steps=True)
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """relu6(x + 3) / 6."""
-    return _result("hardsigmoid", input, _once(lambda x: relu6(unless_nan(x) + 3.0) * (1.0 / 6.0), _operand(input, inplace)), inplace)
+    return _result("hardsigmoid", input, _of_floats("hardsigmoid", _operand(input, inplace), _hardsigmoid), inplace)
 
 
 @public(of="nn.functional", steps=True)
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x relu6(x + 3) / 6."""
-    return _result("hardswish", input, _once(lambda x: x * relu6(x + 3.0) * (1.0 / 6.0), _operand(input, inplace)), inplace)
+    return _result("hardswish", input, _of_floats("hardswish", _operand(input, inplace), _hardswish), inplace)
 
 
 @public(of="nn.functional", steps=True)
@@ -402,7 +417,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     size = input._layout.shape[d]
     if size % 2:
         raise ShapeError(f"[glu] Halving dimension must be even, but dimension {d} is size {size}")
-    return _once(lambda x: T.narrow(x, d, 0, size // 2) * T.sigmoid(T.narrow(x, d, size // 2, size // 2)), input)
+    return _of_floats("glu", input, lambda x: T.narrow(x, d, 0, size // 2) * T.sigmoid(T.narrow(x, d, size // 2, size // 2)))
 
 
 def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

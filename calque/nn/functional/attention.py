@@ -11,7 +11,8 @@ import math
 from typing import Any
 
 from calque import functional as T
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.dtypes import bool_
+from calque.base.errors import ArgumentError, AssertedError, DTypeError, ShapeError
 from calque.functional.common import cast, prim, require_dims
 from calque.functional.declared import public
 from calque.functional.precision import lower_precision
@@ -176,6 +177,11 @@ def scaled_dot_product_attention(
         raise ArgumentError(
             "[scaled_dot_product_attention] expected attn_mask=None with is_causal=True: Explicit attn_mask should not be set when is_causal=True"
         )
+    if attn_mask is not None and attn_mask._layout.dtype is not bool_ and attn_mask._layout.dtype.category < 2:
+        raise DTypeError(
+            f"[scaled_dot_product_attention] Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
+            f"{attn_mask._layout.dtype!r}; it would be added to the scores: convert it with .bool()"
+        )
     if scale is None:
         scale = 1.0 / math.sqrt(query._layout.shape[-1]) if query._layout.shape[-1] else 1.0
     repeat = query._layout.shape[-3] // key._layout.shape[-3] if enable_gqa else 1
@@ -210,7 +216,8 @@ def _merged_mask(attn_mask: Any, padding: Any, batch: int, heads: int, source: i
         parts.append(attn_mask)
     if padding is not None:
         if tuple(padding._layout.shape) != (batch, source):
-            raise ShapeError(f"[multi_head_attention] key_padding_mask should have shape ({batch}, {source}), but got {tuple(padding._layout.shape)}")
+            given = tuple(padding._layout.shape)
+            raise AssertedError(f"[multi_head_attention] key_padding_mask should have shape ({batch}, {source}), but got {given}")
         parts.append(T.reshape(padding, (batch, 1, 1, source)))
     if not parts:
         return None
@@ -309,7 +316,7 @@ def multi_head_attention_forward(
         key_padding_mask = None if key_padding_mask is None else T.unsqueeze(key_padding_mask, 0)
     target, batch, width = query._layout.shape
     if width != embed_dim_to_check or width % num_heads:
-        raise ShapeError(
+        raise AssertedError(
             f"[multi_head_attention] was expecting embedding dimension of {embed_dim_to_check} divisible by {num_heads}, but got {width}"
         )
     in_weight = None if use_separate_proj_weight else in_proj_weight

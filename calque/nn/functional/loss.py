@@ -9,7 +9,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.autograd.superinstruction import superinstruction
-from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
+from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError, UnsupportedTypeError
 from calque.base.shapes import broadcast_shapes
 from calque.functional.common import Operand, cast, require_real, require_tensors, result_dtype
 from calque.functional.declared import public
@@ -20,7 +20,7 @@ from calque.nn.functional.current import current
 from calque.nn.functional.distance import pairwise_distance
 from calque.nn.functional.legacy import legacy_reduction
 from calque.nn.functional.rows import choose, positions, wide
-from calque.nn.gradient import Saved, with_gradient
+from calque.nn.gradient import Saved, not_of_integers, with_gradient
 from calque.observe.source import warn_user
 from calque.tensor import Tensor
 
@@ -95,6 +95,8 @@ def smooth_l1_loss(input: Tensor, target: Tensor, size_average: Any = None, redu
 
 def _of_difference(function: Callable[[Tensor], Tensor], input: Tensor, target: Tensor) -> Tensor:
     """A function of `input - target`, rounded once."""
+    if input._layout.dtype.category < 2 and target._layout.dtype.category < 2:
+        raise not_of_integers("smooth_l1_loss", input)
     return cast(function(wide(input) - wide(target)), result_dtype(input, target))
 
 
@@ -146,7 +148,7 @@ def _same_shape(op: str, input: Tensor, target: Tensor) -> None:
             f"is different to the input size ({input._layout.shape!r}) is deprecated; use squeeze() or unsqueeze()"
         )
     if target._layout.dtype.category != 2:
-        raise DTypeError(f"[{op}] expected floating targets in [0, 1], got dtype {target._layout.dtype!r}; convert with .float()")
+        raise UnsupportedTypeError(f"[{op}] expected floating targets in [0, 1], got dtype {target._layout.dtype!r}; convert with .float()")
 
 
 @public(of="nn.functional", steps=True)

@@ -25,7 +25,7 @@ from calque.functional.options import written
 from calque.nn.functional.checks import channels_last, require_dtype
 from calque.nn.functional.current import current, there
 from calque.nn.functional.rows import Dims, total, wide
-from calque.nn.gradient import Saved, formula, with_gradient
+from calque.nn.gradient import Saved, formula, not_of_integers, with_gradient
 from calque.record.recorder import local
 from calque.tensor import Tensor
 
@@ -282,8 +282,10 @@ def _by_batch(input: Tensor, weight: Any, bias: Any, dims: Dims, affine: Dims, e
 
 
 def _normalise_with(x: Tensor, mean: Tensor, variance: Tensor, weight: Any, bias: Any, affine: Dims, eps: float) -> Tensor:
-    require_real("batch_norm", x)
     kind = x._layout.dtype
+    if kind.category != 2:
+        require_real("batch_norm", x)
+        raise not_of_integers("batch_norm", x)
     factor = T.rsqrt(wide(variance) + float(eps))
     if weight is not None:
         factor = factor * wide(weight)

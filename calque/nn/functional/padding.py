@@ -10,7 +10,7 @@ import numpy as np
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
-from calque.base.shapes import contiguous_strides
+from calque.base.shapes import contiguous_strides, whole
 from calque.base.text import shown
 from calque.functional.common import is_tensor, prim
 from calque.functional.declared import public
@@ -32,7 +32,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     >>> calque.nn.functional.pad(calque.tensor([[1.0, 2.0]]), (1, 1))
     tensor([[0., 1., 2., 0.]])
     """
-    sides = [p if any_free(p) else int(p) for p in pad]
+    sides = [p if any_free(p) else whole("pad", "pad", p) for p in pad]
     ndim = input._layout.ndim
     if len(sides) % 2 or len(sides) // 2 > ndim:
         raise ArgumentError(f"[pad] Padding length must be divisible by 2 and at most twice the number of dims ({ndim}), got {sides}")

@@ -26,6 +26,7 @@ from calque.nn.functional.padding import pad
 from calque.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from calque.nn.functional.rows import constant
 from calque.nn.functional.volumes import adaptive_avg_pool3d
+from calque.nn.gradient import not_of_integers
 from calque.tensor import Tensor, upload_known
 
 _DIMS = {
@@ -114,10 +115,13 @@ def _nearest(x: Tensor, out: list[int], scales: list[Any], exact: bool) -> Tenso
 
 @as_given
 def _separable(x: Tensor, out: list[int], scales: list[Any], weights: Callable[..., Any], align_corners: bool) -> Tensor:
-    """One interpolation matrix per spatial dim. Sums and weights of 16-bit floats are of float32, so that the result rounds once."""
+    """One interpolation matrix per spatial dim. Sums and weights of 16-bit floats are of float32, so that the result rounds once; bytes are rounded
+    after each dim, the last of which is the first, as in PyTorch."""
     shape, given = tuple(x._layout.shape), x._layout.dtype
-    kind, x = given.compute, cast(x, given.compute)
-    for d, (n, o, s) in enumerate(zip(shape[2:], out, scales, strict=True), start=2):
+    of_bytes = given is dt.uint8
+    kind = dt.float32 if of_bytes else given.compute
+    x, each = cast(x, kind), list(enumerate(zip(shape[2:], out, scales, strict=True), start=2))
+    for d, (n, o, s) in reversed(each) if of_bytes else each:
         if any_free(n, o) and weights in (_cubic_weights, _linear_weights):
             x = freely.resized(x, d, o, s, weights is _cubic_weights, align_corners)
             continue
@@ -126,6 +130,8 @@ def _separable(x: Tensor, out: list[int], scales: list[Any], weights: Callable[.
             x = T.matmul(x, T.transpose(matrix, 0, 1))
         else:
             x = T.transpose(T.matmul(T.transpose(x, d, -1), T.transpose(matrix, 0, 1)), d, -1)
+        if of_bytes:
+            x = T.clamp(T.floor(x + 0.5), 0.0, 255.0)
     return cast(x, given)
 
 
@@ -188,6 +194,8 @@ def interpolate(
     out, scales = _output_sizes(tuple(input._layout.shape[2:]), size, scale_factor, bool(recompute_scale_factor))
     if mode in ("nearest", "nearest-exact"):
         return _nearest(input, out, scales, mode == "nearest-exact")
+    if input._layout.dtype.category < 2 and (mode == "area" or input._layout.dtype is not dt.uint8):
+        raise not_of_integers("interpolate", input)
     if mode == "area":
         return (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)[spatial - 1](input, out)
     weights = _cubic_weights if mode == "bicubic" else _linear_weights

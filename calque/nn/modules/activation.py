@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from calque import functional as T
-from calque.base.errors import ArgumentError, DTypeError
+from calque.base.errors import ArgumentError, AssertedError, DTypeError
 from calque.base.text import described
 from calque.functional.common import is_tensor
 from calque.nn import functional as F
@@ -385,7 +385,7 @@ class MultiheadAttention(Module):
         super().__init__()
         positive("MultiheadAttention", embed_dim=embed_dim, num_heads=num_heads)
         if embed_dim % num_heads:
-            raise ArgumentError(f"[MultiheadAttention] embed_dim must be divisible by num_heads, got {embed_dim} and {num_heads}")
+            raise AssertedError(f"[MultiheadAttention] embed_dim must be divisible by num_heads, got {embed_dim} and {num_heads}")
         self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
         self.head_dim, self.add_zero_attn = embed_dim // num_heads, add_zero_attn
         self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calque.base.asked import ordinary
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.errors import AssertedError, ShapeError
 from calque.nn import functional as F
 from calque.nn import init
 from calque.nn.module import Module
@@ -20,7 +20,7 @@ def _row(layer: str, padding_idx: Any, rows: int) -> Any:
     if padding_idx is None:
         return None
     if not -rows <= padding_idx < rows:
-        raise ArgumentError(f"[{layer}] Padding_idx must be within num_embeddings: expected {-rows}..{rows - 1}, got {padding_idx}")
+        raise AssertedError(f"[{layer}] Padding_idx must be within num_embeddings: expected {-rows}..{rows - 1}, got {padding_idx}")
     return padding_idx % rows
 
 
@@ -114,7 +114,7 @@ class Embedding(_Table):
         """A table with given values, frozen by default."""
         embeddings = ordinary(embeddings)
         if embeddings._layout.ndim != 2:
-            raise ShapeError(f"[Embedding] Embeddings parameter is expected to be 2-dimensional, got shape {tuple(embeddings._layout.shape)}")
+            raise AssertedError(f"[Embedding] Embeddings parameter is expected to be 2-dimensional, got shape {tuple(embeddings._layout.shape)}")
         rows, columns = embeddings._layout.shape
         return cls(rows, columns, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight=embeddings, _freeze=freeze)
 
@@ -151,7 +151,7 @@ class EmbeddingBag(_Table):
         """A table with given values, frozen by default."""
         embeddings = ordinary(embeddings)
         if embeddings._layout.ndim != 2:
-            raise ShapeError(f"[EmbeddingBag] Embeddings parameter is expected to be 2-dimensional, got shape {tuple(embeddings._layout.shape)}")
+            raise AssertedError(f"[EmbeddingBag] Embeddings parameter is expected to be 2-dimensional, got shape {tuple(embeddings._layout.shape)}")
         rows, columns = embeddings._layout.shape
         made = cls(rows, columns, max_norm, norm_type, scale_grad_by_freq, mode, sparse, embeddings, include_last_offset, padding_idx)
         made.weight.requires_grad_(not freeze)  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from calque.base.errors import ArgumentError
 from calque.nn import functional as F
 from calque.nn.functional.legacy import legacy_reduction
 from calque.nn.module import Module
@@ -235,6 +236,8 @@ class TripletMarginLoss(_Loss):
         reduction: str = "mean",
     ) -> None:
         super().__init__(size_average, reduce, reduction)
+        if margin <= 0:
+            raise ArgumentError(f"[TripletMarginLoss] expected margin to be greater than 0, got {margin} instead")
         self.margin, self.p, self.eps, self.swap = margin, p, eps, swap
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
