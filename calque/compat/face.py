@@ -1,7 +1,8 @@
 """The modules that programs see under PyTorch's names.
 
 A face has no content of its own. A name is looked up, once, in
-1. the module of the same path in `calque/compat/torch/`: what exists only because programs written for PyTorch mention it,
+1. the module of the same path in `calque/compat/torch/`, or in the table of `handed_on.py`: what exists only because programs written for PyTorch
+   mention it,
 2. the module (or object) of the same path in Calque,
 3. where PyTorch keeps a name in an inner module, such as `torch.nn.modules.batchnorm`, and lists it there: the nearest outer one that has it.
 """
@@ -17,6 +18,7 @@ from typing import Any
 
 import calque
 from calque.compat import finder
+from calque.compat.handed_on import OURS, own_module
 from calque.compat.methods import attach
 from calque.compat.missing import pytorch_has, pytorch_names, refusal
 from calque.compat.refused import Settings
@@ -24,24 +26,10 @@ from calque.nn.functional.current import CALLED
 from calque.replay.counts import Changes
 
 NOTHING = object()
-OURS = "calque.compat."  # in front of `torch`: the folder of names that only `torch` has
 # Modules whose functions layers look up at every call, as PyTorch's do -> those functions, or all.
 CALLED_BY_NAME: dict[str, tuple[str, ...] | None] = {"torch": CALLED, "torch.nn.functional": None, "torch.nn.init": None}
 _ORIGINALS: dict[tuple[str, str], Any] = {}  # (module, name) that a program has given another value -> Calque's own
 _FACES: dict[str, Any] = {}
-
-
-def _own(path: str) -> ModuleType | None:
-    """The module of `calque/compat/torch/` for a dotted path such as `torch.utils.hooks`, if there is one."""
-    name = OURS + path
-    loaded = sys.modules.get(name)
-    if loaded is not None:
-        return loaded
-    try:
-        there = importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # the folder above is not there
-        there = False
-    return importlib.import_module(name) if there else None
 
 
 def _offered(path: str, name: str, source: Any) -> bool:
@@ -56,7 +44,7 @@ def _offered(path: str, name: str, source: Any) -> bool:
 def _switches(path: str) -> Settings | None:
     """The switches that stand in one of our modules for a module of PyTorch's, such as `torch._dynamo.config`."""
     above, _, last = path.rpartition(".")
-    own = _own(above) if above else None
+    own = own_module(above) if above else None
     found = getattr(own, last, None) if own is not None and last in own.__all__ else None
     return found if isinstance(found, Settings) else None
 
@@ -86,7 +74,7 @@ def _calques(path: str) -> Any:
 @functools.cache
 def exists(path: str) -> bool:
     """Whether there is a module of this name: one of ours, or one of PyTorch's that has at least one name here."""
-    if path in finder.VERSIONS or _own(path) is not None or _switches(path) is not None:
+    if path in finder.VERSIONS or own_module(path) is not None or _switches(path) is not None:
         return True
     there = _calques(path)
     if there is not None and (isinstance(there, ModuleType) or type(there).__module__.startswith("calque.")):  # or settings
@@ -104,7 +92,7 @@ def face(path: str) -> Any:
     if found is None:
         if path in finder.VERSIONS:
             attach()
-        there = _switches(path) or _calques(path) if _own(path) is None else None
+        there = _switches(path) or _calques(path) if own_module(path) is None else None
         found = _FACES[path] = Face(path) if there is None or isinstance(there, ModuleType) or callable(there) else there
     return found
 
@@ -142,7 +130,7 @@ class Face(ModuleType):
 
     def __init__(self, path: str) -> None:
         super().__init__(path, f"PyTorch's module `{path}`, as Calque has it.")
-        self._sources = (_own(path), _calques(path))
+        self._sources = (own_module(path), _calques(path))
 
     @property
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
@@ -163,7 +151,7 @@ class Face(ModuleType):
             found = getattr(own, name)
             inner = isinstance(found, Settings) or found is sys.modules.get(f"{OURS}{path}.{name}", NOTHING)
             return _module(f"{path}.{name}") if inner else found
-        if _own(f"{path}.{name}") is not None or exists(f"{path}.{name}") and not callable(getattr(calques, name, None)):
+        if own_module(f"{path}.{name}") is not None or exists(f"{path}.{name}") and not callable(getattr(calques, name, None)):
             return _module(f"{path}.{name}")
         if own is not None and (ask := getattr(own, "find", None)) is not None and (found := ask(name, NOTHING)) is not NOTHING:
             return found

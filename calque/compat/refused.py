@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from calque.base.device import Device, known
 from calque.base.errors import DeviceError
-from calque.compat.missing import instead_of
+from calque.compat.missing import instead_of, pytorch_has
 
 
 def refused(name: str) -> Callable[..., NoReturn]:
@@ -106,3 +106,15 @@ def nothing(*args: Any, **keywords: Any) -> None:
 def no(*args: Any, **keywords: Any) -> bool:
     """False: what is asked about never happens here."""
     return False
+
+
+def absent(module: str, device: str) -> dict[str, Any]:
+    """The names of a module such as `torch.mps` whose device is not there: what asks is answered, whatever else PyTorch has raises `DeviceError`
+    when it is called."""
+
+    def find(name: str, nothing: Any) -> Any:
+        return without_device(f"{module}.{name}", device) if pytorch_has(module, name) else nothing
+
+    return {
+        "device_count": lambda: 0, "find": find, "is_available": no, "is_initialized": no, "manual_seed": nothing, "manual_seed_all": nothing,
+    }  # fmt: skip

@@ -373,8 +373,6 @@ class ReduceLROnPlateau(LRScheduler):
                 set_value(group, "lr", new)
 
 
-_LRScheduler = LRScheduler
-
 __all__ = [
     "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR", "ExponentialLR", "LRScheduler", "LambdaLR",
     "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import pkgutil
 from collections import OrderedDict, namedtuple
 from typing import Any
@@ -14,16 +13,16 @@ import calque.compat.torch
 from calque.base.text import type_name
 from calque.compat import missing
 from calque.compat.face import Face, face
+from calque.compat.handed_on import HANDED_ON, OURS, own_module
 from calque.compat.torch.torch_version import TorchVersion
 
 torch: Any = face("torch")
-OURS = ["calque.compat.torch", *(found.name for found in pkgutil.walk_packages(calque.compat.torch.__path__, "calque.compat.torch."))]
+IN_THE_FOLDER = [found.name.removeprefix(OURS) for found in pkgutil.walk_packages(calque.compat.torch.__path__, "calque.compat.torch.")]
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_every_module_of_the_folder_has_what_it_lists(name: str) -> None:
-    module = importlib.import_module(name)
-    path = name.replace("calque.compat.", "", 1)
+@pytest.mark.parametrize("path", ["torch", *IN_THE_FOLDER, *HANDED_ON])
+def test_every_module_of_ours_has_what_it_lists(path: str) -> None:
+    module: Any = own_module(path)
     found: Any = torch
     for part in path.split(".")[1:]:
         found = getattr(found, part)

@@ -1,5 +1,5 @@
 """Names of `torch.utils.data` that share work among processes."""
 
-from calque.compat.torch.utils.data.distributed import DistributedSampler
+from calque.distributed.sampler import DistributedSampler
 
 __all__ = ["DistributedSampler"]

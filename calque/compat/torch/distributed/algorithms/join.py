@@ -1,5 +1,0 @@
-"""`torch.distributed.algorithms.join`."""
-
-from calque.distributed.join import Join, Joinable, JoinHook
-
-__all__ = ["Join", "JoinHook", "Joinable"]

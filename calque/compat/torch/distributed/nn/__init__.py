@@ -1,5 +1,0 @@
-"""`torch.distributed.nn`: collectives with gradients."""
-
-from calque.distributed.functional import all_gather, all_reduce, all_to_all, all_to_all_single, broadcast, gather, reduce, reduce_scatter, scatter
-
-__all__ = ["all_gather", "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "gather", "reduce", "reduce_scatter", "scatter"]

@@ -1,5 +1,0 @@
-"""Names of `torch.nn.parallel` that need several processes."""
-
-from calque.distributed.ddp import DistributedDataParallel
-
-__all__ = ["DistributedDataParallel"]

@@ -1,5 +1,0 @@
-"""`torch.nn.parallel.distributed`."""
-
-from calque.distributed.ddp import DistributedDataParallel
-
-__all__ = ["DistributedDataParallel"]

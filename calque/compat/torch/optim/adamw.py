@@ -1,5 +1,0 @@
-"""`torch.optim.adamw`: the step as a function."""
-
-from calque.compat.torch.optim._functional import adamw
-
-__all__ = ["adamw"]

@@ -1,5 +1,0 @@
-"""`torch.optim.rmsprop`: the step as a function."""
-
-from calque.compat.torch.optim._functional import rmsprop
-
-__all__ = ["rmsprop"]
