@@ -36,7 +36,7 @@ class Distribution:
     has_rsample: Any = False
     has_enumerate_support: Any = False
     _validate_args = __debug__
-    _expands: tuple[str, ...] = ()  # attributes whose shape begins with the batch shape: Tensors and Distributions
+    _expands: tuple[str, ...] | None = None  # attributes whose shape begins with the batch shape: Tensors and Distributions
     _copies: tuple[str, ...] = ()  # attributes that an expanded distribution shares
 
     @staticmethod
@@ -77,17 +77,18 @@ class Distribution:
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
         """The distribution with its batch dims expanded to `batch_shape`, as `Tensor.expand` does: nothing is copied or checked."""
-        owner: Any = next((cls for cls in type(self).__mro__ if "_expands" in cls.__dict__), Distribution)
-        if owner is Distribution:
+        if self._expands is None:
             raise NotImplementedError(f"[{type(self).__name__}] expand() is not defined")
+        kinds = type(self).__mro__  # what a class of the user's makes in `__init__` is known to that class alone, unless it says so
+        owner = next(cls for cls in kinds if "_expands" in cls.__dict__ or cls.__module__.startswith("calque.distributions."))
         new = self._get_checked_instance(owner, _instance)
         batch_shape, count = Size(batch_shape), len(self._batch_shape)
-        for name in owner._expands:
+        for name in self._expands:
             value = self.__dict__.get(name)
             if value is not None:
                 own = value.batch_shape if isinstance(value, Distribution) else value.shape
                 new.__dict__[name] = value.expand(batch_shape + own[count:])
-        for name in owner._copies:
+        for name in self._copies:
             new.__dict__[name] = self.__dict__[name]
         Distribution.__init__(new, batch_shape, self._event_shape, validate_args=False)
         new._validate_args = self._validate_args

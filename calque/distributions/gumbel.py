@@ -28,6 +28,7 @@ class Gumbel(TransformedDistribution):
 
     arg_constraints: Any = {"loc": constraints.real, "scale": constraints.positive}
     support: Any = constraints.real
+    _expands = ("loc", "scale", "base_dist")
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         self.loc, self.scale = broadcast_all(loc, scale)
@@ -37,11 +38,6 @@ class Gumbel(TransformedDistribution):
             ExpTransform().inv, AffineTransform(0, -T.ones_like(self.scale)), ExpTransform().inv, AffineTransform(self.loc, -self.scale)
         ]  # fmt: skip
         super().__init__(base, transforms, validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        new = self._get_checked_instance(Gumbel, _instance)
-        new.loc, new.scale = T.expand(self.loc, tuple(batch_shape)), T.expand(self.scale, tuple(batch_shape))
-        return super().expand(batch_shape, new)
 
     def log_prob(self, value: Tensor) -> Tensor:
         z = (self.loc - self._checked(value)) / self.scale

@@ -1,4 +1,4 @@
-"""The half-normal distribution."""
+"""The half-normal distribution, and what it shares with the half-Cauchy distribution."""
 
 from __future__ import annotations
 
@@ -15,24 +15,12 @@ from calque.tensor import Tensor
 __all__ = ["HalfNormal"]
 
 
-class HalfNormal(TransformedDistribution):
-    """|x| for x of `Normal(0, scale)`.
-
-    >>> import calque
-    >>> d = calque.distributions.HalfNormal(1.0)
-    >>> round(d.mean.item(), 4), d.log_prob(calque.tensor(0.5)).item() > -1
-    (0.7979, True)
-    """
+class Folded(TransformedDistribution):
+    """|x| for x of a distribution with a `scale` that is symmetric around 0: twice its density on one side."""
 
     arg_constraints: Any = {"scale": constraints.positive}
     support: Any = constraints.nonnegative
     has_rsample: Any = True
-
-    def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
-        super().__init__(Normal(0, scale, validate_args=False), AbsTransform(), validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        return super().expand(batch_shape, self._get_checked_instance(HalfNormal, _instance))
 
     @property
     def scale(self) -> Tensor:
@@ -42,14 +30,6 @@ class HalfNormal(TransformedDistribution):
     @property
     def mode(self) -> Tensor:
         return T.zeros_like(self.scale)
-
-    @property
-    def mean(self) -> Tensor:
-        return self.scale * math.sqrt(2 / math.pi)
-
-    @property
-    def variance(self) -> Tensor:
-        return T.square(self.scale) * (1 - 2 / math.pi)
 
     def log_prob(self, value: Any) -> Tensor:
         value = self._checked(value)
@@ -63,3 +43,24 @@ class HalfNormal(TransformedDistribution):
 
     def entropy(self) -> Tensor:
         return self.base_dist.entropy() - math.log(2)  # type: ignore[no-any-return]
+
+
+class HalfNormal(Folded):
+    """|x| for x of `Normal(0, scale)`.
+
+    >>> import calque
+    >>> d = calque.distributions.HalfNormal(1.0)
+    >>> round(d.mean.item(), 4), d.log_prob(calque.tensor(0.5)).item() > -1
+    (0.7979, True)
+    """
+
+    def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
+        super().__init__(Normal(0, scale, validate_args=False), AbsTransform(), validate_args=validate_args)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.scale * math.sqrt(2 / math.pi)
+
+    @property
+    def variance(self) -> Tensor:
+        return T.square(self.scale) * (1 - 2 / math.pi)

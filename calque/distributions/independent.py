@@ -27,6 +27,8 @@ class Independent(Distribution, Generic[D]):
     """
 
     arg_constraints: Any = {}
+    _expands = ("base_dist",)
+    _copies = ("reinterpreted_batch_ndims",)
 
     def __init__(self, base_distribution: D, reinterpreted_batch_ndims: int, validate_args: bool | None = None) -> None:
         have = len(base_distribution.batch_shape)
@@ -37,15 +39,6 @@ class Independent(Distribution, Generic[D]):
         self.base_dist, self.reinterpreted_batch_ndims = base_distribution, reinterpreted_batch_ndims
         shape, cut = Size(base_distribution.batch_shape + base_distribution.event_shape), have - reinterpreted_batch_ndims
         super().__init__(shape[:cut], shape[cut:], validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        new = self._get_checked_instance(Independent, _instance)
-        batch_shape = Size(batch_shape)
-        new.base_dist = self.base_dist.expand(batch_shape + self._event_shape[: self.reinterpreted_batch_ndims])
-        new.reinterpreted_batch_ndims = self.reinterpreted_batch_ndims
-        Distribution.__init__(new, batch_shape, self._event_shape, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
 
     @property
     def has_rsample(self) -> Any:  # type: ignore[override]

@@ -32,9 +32,6 @@ class InverseGamma(TransformedDistribution):
         base = Gamma(concentration, rate, validate_args=validate_args)
         super().__init__(base, PowerTransform(T.full((), -1.0, dtype=base.rate.dtype, device=base.rate.device)), validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        return super().expand(batch_shape, self._get_checked_instance(InverseGamma, _instance))
-
     @property
     def concentration(self) -> Tensor:
         """Shape of the gamma distribution."""

@@ -34,6 +34,7 @@ class Kumaraswamy(TransformedDistribution):
     arg_constraints: Any = {"concentration1": constraints.positive, "concentration0": constraints.positive}
     support: Any = constraints.unit_interval
     has_rsample: Any = True
+    _expands = ("concentration1", "concentration0", "base_dist")
 
     def __init__(self, concentration1: Any, concentration0: Any, validate_args: bool | None = None) -> None:
         self.concentration1, self.concentration0 = broadcast_all(concentration1, concentration0)
@@ -42,12 +43,6 @@ class Kumaraswamy(TransformedDistribution):
             PowerTransform(T.reciprocal(self.concentration0)), AffineTransform(1.0, -1.0), PowerTransform(T.reciprocal(self.concentration1))
         ]  # fmt: skip
         super().__init__(base, transforms, validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        new = self._get_checked_instance(Kumaraswamy, _instance)
-        new.concentration1 = T.expand(self.concentration1, tuple(batch_shape))
-        new.concentration0 = T.expand(self.concentration0, tuple(batch_shape))
-        return super().expand(batch_shape, new)
 
     @property
     def mean(self) -> Tensor:

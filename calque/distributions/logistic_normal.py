@@ -31,9 +31,6 @@ class LogisticNormal(TransformedDistribution):
         base = base if base.batch_shape else base.expand([1])
         super().__init__(base, StickBreakingTransform(), validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        return super().expand(batch_shape, self._get_checked_instance(LogisticNormal, _instance))
-
     @property
     def loc(self) -> Tensor:
         """Means of the normal numbers."""

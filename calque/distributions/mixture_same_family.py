@@ -7,7 +7,6 @@ from typing import Any
 from calque import functional as T
 from calque.autograd.modes import no_grad
 from calque.base.errors import ArgumentError, ShapeError
-from calque.base.shapes import Size
 from calque.distributions import constraints
 from calque.distributions.categorical import Categorical
 from calque.distributions.distribution import Distribution
@@ -29,6 +28,8 @@ class MixtureSameFamily(Distribution):
 
     arg_constraints: Any = {}
     has_rsample = False
+    _expands = ("_component_distribution", "_mixture_distribution")
+    _copies = ("_num_component", "_event_ndims")
 
     def __init__(self, mixture_distribution: Any, component_distribution: Any, validate_args: bool | None = None) -> None:
         if not isinstance(mixture_distribution, Categorical):
@@ -50,16 +51,6 @@ class MixtureSameFamily(Distribution):
         self._mixture_distribution, self._component_distribution, self._num_component = mixture_distribution, component_distribution, count
         self._event_ndims = len(component_distribution.event_shape)
         super().__init__(parts[:-1], component_distribution.event_shape, validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        new = self._get_checked_instance(MixtureSameFamily, _instance)
-        batch_shape = Size(batch_shape)
-        new._component_distribution = self._component_distribution.expand(batch_shape + (self._num_component,))
-        new._mixture_distribution = self._mixture_distribution.expand(batch_shape)
-        new._num_component, new._event_ndims = self._num_component, self._event_ndims
-        Distribution.__init__(new, batch_shape, self._event_shape, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
 
     @constraints.dependent_property
     def support(self) -> Any:

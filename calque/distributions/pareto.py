@@ -25,16 +25,12 @@ class Pareto(TransformedDistribution):
     """
 
     arg_constraints: Any = {"alpha": constraints.positive, "scale": constraints.positive}
+    _expands = ("scale", "alpha", "base_dist")
 
     def __init__(self, scale: Any, alpha: Any, validate_args: bool | None = None) -> None:
         self.scale, self.alpha = broadcast_all(scale, alpha)
         base = Exponential(self.alpha, validate_args=validate_args)
         super().__init__(base, [ExpTransform(), AffineTransform(0, self.scale)], validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        new = self._get_checked_instance(Pareto, _instance)
-        new.scale, new.alpha = T.expand(self.scale, tuple(batch_shape)), T.expand(self.alpha, tuple(batch_shape))
-        return super().expand(batch_shape, new)
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Any:

@@ -62,9 +62,6 @@ class RelaxedBernoulli(TransformedDistribution):
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         super().__init__(LogitRelaxedBernoulli(temperature, probs, logits), SigmoidTransform(), validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        return super().expand(batch_shape, self._get_checked_instance(RelaxedBernoulli, _instance))
-
     @property
     def temperature(self) -> Any:
         """How far from 0 and 1 samples are."""

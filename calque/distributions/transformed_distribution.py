@@ -32,6 +32,8 @@ class TransformedDistribution(Distribution):
     """
 
     arg_constraints: Any = {}
+    _expands = ("base_dist",)
+    _copies = ("transforms",)
 
     def __init__(self, base_distribution: Distribution, transforms: Any, validate_args: bool | None = None) -> None:
         listed = [transforms] if isinstance(transforms, Transform) else transforms
@@ -52,18 +54,6 @@ class TransformedDistribution(Distribution):
         self.base_dist: Any = base_distribution
         cut = len(after) - max(made, own + made - needed)
         super().__init__(after[:cut], after[cut:], validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        new = self._get_checked_instance(TransformedDistribution, _instance)
-        batch_shape = Size(batch_shape)
-        shape = batch_shape + self._event_shape
-        for transform in reversed(self.transforms):
-            shape = transform.inverse_shape(shape)
-        new.base_dist = self.base_dist.expand(shape[: len(shape) - len(self.base_dist.event_shape)])
-        new.transforms = self.transforms
-        Distribution.__init__(new, batch_shape, self._event_shape, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
 
     @constraints.dependent_property(is_discrete=False)
     def support(self) -> Any:

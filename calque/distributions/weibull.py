@@ -26,6 +26,7 @@ class Weibull(TransformedDistribution):
 
     arg_constraints: Any = {"scale": constraints.positive, "concentration": constraints.positive}
     support: Any = constraints.positive
+    _expands = ("scale", "concentration", "concentration_reciprocal", "base_dist")
 
     def __init__(self, scale: Any, concentration: Any, validate_args: bool | None = None) -> None:
         self.scale, self.concentration = broadcast_all(scale, concentration)
@@ -33,12 +34,6 @@ class Weibull(TransformedDistribution):
         base = Exponential(T.ones_like(self.scale), validate_args=validate_args)
         transforms = [PowerTransform(self.concentration_reciprocal), AffineTransform(0, self.scale)]
         super().__init__(base, transforms, validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        new = self._get_checked_instance(Weibull, _instance)
-        for name in ("scale", "concentration", "concentration_reciprocal"):
-            setattr(new, name, T.expand(getattr(self, name), tuple(batch_shape)))
-        return super().expand(batch_shape, new)
 
     @property
     def mean(self) -> Tensor:
