@@ -1,5 +1,5 @@
-"""Random networks of blocks on two devices, some of which read values and go by them, in random training loops: hybridized in any way, they give the
-bits of the loop as written."""
+"""Random networks of blocks, on two devices and with values that they read and go by, or on one device and with neither, in random training loops:
+hybridized in any way, they give the bits of the loop as written."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ def two_devices(_compiled: None) -> Iterator[None]:
 
 class Block(nn.Module):
     """One of several kinds of layers, perhaps followed by something that depends on a value. `sends`: it brings its input to its device itself;
-    `back`: and its result to where the input was."""
+    `back`: and its result to where the input was. `spread`: over the devices, with values that are read."""
 
-    def __init__(self, rng: np.random.Generator, width: int) -> None:
+    def __init__(self, rng: np.random.Generator, width: int, spread: bool) -> None:
         super().__init__()
-        self.kind, self.reading = int(rng.integers(5)), int(rng.integers(8))
+        self.kind, self.reading = int(rng.integers(5 if spread else 6)), int(rng.integers(8)) * spread
         self.first, self.second = nn.Linear(width, width), nn.Linear(width, width, bias=False)
         self.norm: Any = nn.BatchNorm1d(width) if self.kind == 3 else nn.LayerNorm(width)
         self.drop = nn.Dropout(0.3)
+        self.conv: Any = nn.Conv1d(1, 1, 3, padding=1) if self.kind == 5 else None
         self.register_buffer("seen", calque.zeros(width))
         self.limit = float(rng.normal()) * width
         self.sends, self.back = (bool(k) for k in rng.integers(0, 2, 2))
-        self.place = DEVICES[int(rng.integers(2))]
+        self.place = DEVICES[int(rng.integers(2)) * spread]
         self.to(self.place)
 
     def layers(self, x: Any) -> Any:
@@ -54,6 +55,8 @@ class Block(nn.Module):
             return self.first(self.norm(x)).tanh()
         if self.kind == 3:
             return self.norm(self.first(x)).sigmoid()
+        if self.kind == 5:
+            return F.gelu(self.conv(x.unsqueeze(1))).flatten(1)
         if self.training:
             self.seen += x.detach().mean(0)
         return self.second(x).softmax(1) + self.seen * 0.01
@@ -82,11 +85,11 @@ class Block(nn.Module):
 class Random(nn.Module):
     """Calls its blocks in a random order, some of them several times."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, spread: bool) -> None:
         super().__init__()
         rng = np.random.default_rng(seed)
         self.width = int(rng.choice([5, 8, 19, 33]))
-        self.blocks = nn.ModuleList([Block(rng, self.width) for _ in range(int(rng.integers(1, 4)))])
+        self.blocks = nn.ModuleList([Block(rng, self.width, spread) for _ in range(int(rng.integers(1, 4)))])
         self.order = tuple(int(k) for k in rng.integers(0, len(self.blocks), int(rng.integers(2, 5))))
         self.joins = tuple(int(k) for k in rng.integers(0, 3, len(self.order)))
 
@@ -114,9 +117,9 @@ def _loss(net: Any, x: Any, way: int, rng: np.random.Generator) -> Any:
 class Loop:
     """A training loop: losses, gradients, statistics, and what is left at the end. `prepare(net, step)` may hybridize what it likes."""
 
-    def __init__(self, seed: int, prepare: Callable[[Any, int], None]) -> None:
+    def __init__(self, seed: int, prepare: Callable[[Any, int], None], spread: bool) -> None:
         calque.manual_seed(seed)
-        self.net, self.prepare, self.rng = Random(seed), prepare, np.random.default_rng(seed)
+        self.net, self.prepare, self.rng = Random(seed, spread), prepare, np.random.default_rng(seed)
         self.way, self.clip, self.reads = int(self.rng.integers(4)), bool(self.rng.integers(2)), int(self.rng.integers(3))
         self.rows = [int(k) for k in self.rng.integers(3, 40, 2)]
         kind = calque.optim.Adam if self.rng.integers(3) else calque.optim.SGD
@@ -185,12 +188,12 @@ def on_and_off(net: Any, step: int) -> None:
 WAYS = (whole, parts, nested, on_and_off)
 
 
-def fresh(seed: int, prepare: Callable[[Any, int], None], steps: int = 14) -> list[Any]:
+def fresh(seed: int, prepare: Callable[[Any, int], None], steps: int = 14, spread: bool = True) -> list[Any]:
     """The loop as in a new process: how often a small program was seen decides whether it is interpreted, so none of earlier loops may be known."""
     recorder.flush("test")
     calque.synchronize()
     forget()
-    return Loop(seed, prepare).run(steps)
+    return Loop(seed, prepare, spread).run(steps)
 
 
 @pytest.mark.parametrize("seed", [0, 3, 131, *(pytest.param(k, marks=pytest.mark.slow) for k in range(4, 304) if k != 131)])
