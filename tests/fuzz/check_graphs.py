@@ -6,13 +6,10 @@ every graph's bits, so that a process that compiles and one that loads stored co
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import hashlib
 import mmap
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -26,6 +23,7 @@ from calque.backend.cpu.team import memory
 from calque.backend.cpu.team.memory import ALIGNMENT, POOL
 from calque.run import pipeline
 from tests.fuzz.check import mode
+from tests.fuzz.command import main
 from tests.fuzz.graphs import Found, Graph, wrong
 
 STEPS = 16
@@ -186,38 +184,21 @@ def guarded_mismatch(seed: int, steps: int, skip: frozenset[int]) -> str:
     return text
 
 
-def main() -> int:
-    """Many graphs; failures are printed as soon as they are small."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0, help="first seed")
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--skip", default="", help="steps to leave out, separated by commas")
-    parser.add_argument("--full", action="store_true", help="each graph in all ways")
-    parser.add_argument("--guard", action="store_true", help="with guard pages; prints every seed before it runs")
-    parser.add_argument("--digest", action="store_true", help="print a hash of the bits of every graph")
-    options = parser.parse_args()
-    skip = frozenset(int(s) for s in options.skip.split(",") if s)
-    failures, start = 0, time.monotonic()
-    for seed in range(options.seed, options.seed + options.count):
-        if options.digest:
-            with mode("cpu"):
-                print(seed, hashlib.sha256(b"|".join(Found(Graph(seed, options.steps, skip)).bits())).hexdigest(), flush=True)
-            continue
-        if options.guard:
-            print(f"seed {seed}", flush=True)
-            text = guarded_mismatch(seed, options.steps, skip)
-        else:
-            text = failure(seed, options.steps, skip, options.full)
-        if text:
-            failures += 1
-            print(text if skip or options.guard else report(seed, options.steps, options.full), flush=True)
-        if (seed - options.seed + 1) % 500 == 0:
-            print(f"{seed - options.seed + 1} graphs, {failures} mismatches, {time.monotonic() - start:.0f} s", flush=True)
-    print(f"{options.count} graphs, {failures} mismatches, {time.monotonic() - start:.0f} s")
-    print(f"compiled {library.COUNTERS.compiled} modules")
-    return 1 if failures else 0
+def check(seed: int, steps: int, skip: str, full: bool, guard: bool, digest: bool) -> str:
+    """"" or the failure of a seed. `skip`: steps to leave out, separated by commas; `full`: in all ways; `guard`: with guard pages, and every seed is
+    printed before it runs; `digest`: a hash of the bits of the graph is printed instead."""
+    left_out = frozenset(int(s) for s in skip.split(",") if s)
+    if digest:
+        with mode("cpu"):
+            print(seed, hashlib.sha256(b"|".join(Found(Graph(seed, steps, left_out)).bits())).hexdigest(), flush=True)
+        return ""
+    if guard:
+        print(f"seed {seed}", flush=True)
+        return guarded_mismatch(seed, steps, left_out)
+    text = failure(seed, steps, left_out, full)
+    return text if not text or left_out else report(seed, steps, full)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    compiled = lambda: f"compiled {library.COUNTERS.compiled} modules"  # noqa: E731
+    raise SystemExit(main("tests.fuzz.check_graphs", __doc__, check, 20_000, compiled, steps=STEPS, skip="", full=False, guard=False, digest=False))

@@ -6,10 +6,6 @@ whether a first and a second backward pass is refused, which gradients are None,
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
-import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import calque
+from tests.fuzz.command import main
 from tests.fuzz.gradient_cases import FUNCTIONS, LINALG, METHODS, NN, Draw, Leaf
 
 RTOL = 1e-6
@@ -368,34 +365,15 @@ def mismatch(seed: int, only: str = "") -> tuple[Sample, str]:
     return sample, text
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0, help="first seed")
-    parser.add_argument("--only", default="", help="one function")
-    parser.add_argument("--shown", type=int, default=2, help="findings shown per function")
-    options = parser.parse_args()
-    found: Counter[str] = Counter()
-    start = time.monotonic()
-    print(f"{options.count} samples of {len(ALL)} rows, seeds from {options.seed}", flush=True)
-    for seed in range(options.seed, options.seed + options.count):
-        try:
-            sample, text = mismatch(seed, options.only)
-        except Exception:
-            traceback.print_exc()
-            print(f"seed {seed}: broken sample", flush=True)
-            found["broken"] += 1
-            continue
-        if text:
-            found[str(sample.case)] += 1
-            if found[str(sample.case)] <= options.shown:
-                print(f"seed {seed}: {sample}\n    {text}", flush=True)
-        done = seed - options.seed + 1
-        if done % 1000 == 0:
-            print(f"{done} samples, {sum(found.values())} differences, {time.monotonic() - start:.0f} s", flush=True)
-    print(f"{options.count} samples, {sum(found.values())} differences, {time.monotonic() - start:.0f} s: {dict(found.most_common())}")
-    return 1 if found else 0
+FOUND: Counter[str] = Counter()
+
+
+def check(seed: int, only: str, shown: int) -> str:
+    """"" or the difference of a seed; of each function so many are told."""
+    sample, text = mismatch(seed, only)
+    FOUND[str(sample.case)] += bool(text)
+    return f"seed {seed}: {sample}\n    {text}" if text and FOUND[str(sample.case)] <= shown else ""
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main("tests.fuzz.gradients", __doc__, check, also=lambda: str(dict((+FOUND).most_common())), only="", shown=2))

@@ -7,11 +7,9 @@ The calls are those of `tests.fuzz.arguments`; one argument or two are texts of 
 
 from __future__ import annotations
 
-import argparse
-import os
+import contextlib
 import random
 import signal
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -22,7 +20,8 @@ import numpy as np
 import calque
 from calque import nn
 from calque.base.errors import StateDictError
-from tests.fuzz.arguments import TARGETS, Call, TooLong, _too_long, leak, put_back, short
+from tests.fuzz.arguments import Call, TooLong, _too_long, leak, put_back, short
+from tests.fuzz.command import main
 from tests.fuzz.values import Values
 
 LONGEST = 1500  # characters that a message with its notes may have
@@ -203,25 +202,7 @@ def said_text(error: BaseException) -> str:
     return full_text(error)[:300]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0, help="first seed")
-    parser.add_argument("--only", default="", help="part of the name of what is called")
-    options = parser.parse_args()
-    calque.set_logical_devices(2)
-    print(f"{options.count} calls of {len(TARGETS)} functions, methods and classes, seeds from {options.seed}", flush=True)
-    found = 0
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        for seed in range(options.seed, options.seed + options.count):
-            if text := finding(seed, options.only):
-                found += 1
-                print(text, flush=True)
-        os.chdir("/")
-    print(f"{options.count} calls, {found} findings")
-    return 1 if found else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    calque.set_logical_devices(2)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # what is called may write files of any name
+        raise SystemExit(main("tests.fuzz.messages", __doc__, finding, only=""))

@@ -8,9 +8,7 @@ with right checksums), half are made of random instructions of the pickle machin
 
 from __future__ import annotations
 
-import argparse
 import io
-import os
 import pickle
 import random
 import struct
@@ -28,6 +26,7 @@ from calque.io import torch_files
 from calque.io.allowed import TABLE
 from calque.io.torch_tensors import Tensors
 from calque.io.unpickle import CODES, REFUSED
+from tests.fuzz.command import main
 from tests.io.torch_samples import archive, legacy, number, tar, tensor, text
 
 EVENTS = ("pickle.find_class", "exec", "compile", "import", "open", "subprocess.Popen", "os.system", "os.exec", "os.fork", "os.posix_spawn",
@@ -171,35 +170,9 @@ def check(content: bytes, measured: bool) -> str | None:
     return None
 
 
-def main() -> None:
-    """Run many seeds and print those that fail."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", help="folder for the files that fail")
-    options = parser.parse_args()
+if __name__ == "__main__":
     sys.addaudithook(_hook)
     pickles = good_pickles()
-    files, failed, loaded = good_files(pickles), 0, 0
+    files = good_files(pickles)
     assert all(check(content, True) is None for content in files)
-    for seed in range(options.seed, options.seed + options.count):
-        content = content_of(seed, pickles, files)
-        wrong = check(content, seed % 10 == 0)
-        if wrong is not None:
-            failed += 1
-            print(f"seed {seed}: {wrong}", flush=True)
-            if options.keep:
-                with open(os.path.join(options.keep, f"{seed}.pt"), "wb") as file:
-                    file.write(content)
-        elif seed % 20 == 0:
-            try:
-                calque.load(io.BytesIO(content))
-                loaded += 1
-            except (CheckpointError, DTypeError, DeviceError):
-                pass
-    print(f"{options.count} files from seed {options.seed}: {failed} findings; of every twentieth {loaded} loaded")
-    raise SystemExit(failed > 0)
-
-
-if __name__ == "__main__":
-    main()
+    raise SystemExit(main("tests.fuzz.pt_files", __doc__, lambda seed: check(content_of(seed, pickles, files), seed % 10 == 0) or "", 1000))
