@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import signal
-import sys
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import calque
+from bench.models import JOBS
 from calque import nn, optim
 from calque.base.config import settings
 from calque.base.errors import AutogradError
@@ -24,18 +22,6 @@ from calque.replay.stretches import StretchCounts
 from calque.tensor import wrap
 from tests.autograd.both_ways import compare, fresh  # noqa: F401
 
-
-def _jobs() -> dict[str, Any]:
-    path = Path(__file__).resolve().parents[2] / "bench" / "models.py"
-    spec = importlib.util.spec_from_file_location("calque_bench_models_again", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return dict(module.JOBS)
-
-
-JOBS = _jobs()
 SLOW = ("gpt", "resnet18-32", "resnet18-224")
 
 

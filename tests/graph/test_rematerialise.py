@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import calque
+from bench import models
 from calque import nn
 from calque.base.config import settings
 from calque.graph import rematerialise as rule
@@ -26,7 +24,6 @@ from tests.fuzz.check import mode
 from tests.kernel.programs import Build
 
 F = nn.functional
-MODELS = Path(__file__).resolve().parents[2] / "bench" / "models.py"
 WITHOUT = tuple(p for p in pipeline.PASSES if p[0] != "rematerialise")
 
 
@@ -236,11 +233,6 @@ def twice(program: Program) -> list[str]:
 @pytest.mark.parametrize("name", ["mlp", "lenet", "resnet18-32", "resnet18-224", "lstm", "gpt"])
 def test_nothing_is_computed_twice_in_a_training_step(name: str, programs: list[Program]) -> None:
     """Forward and backward pass share equal values, whatever they were recorded by; also in the first step, which makes the weights."""
-    spec = importlib.util.spec_from_file_location("models_for_twice", MODELS)
-    assert spec is not None and spec.loader is not None
-    models = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = models
-    spec.loader.exec_module(models)
     job = models.JOBS[name]
     calque.manual_seed(0)
     model = job.model(calque) if name != "gpt" else models.gpt(calque, 2, 2, 64, 256, 65)

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import calque
+from bench.models import JOBS
 from tests.hybrid.common import counts
 
-
-def _bench_models() -> ModuleType:
-    path = Path(__file__).resolve().parents[2] / "bench" / "models.py"
-    spec = importlib.util.spec_from_file_location("calque_bench_models_hybrid", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-JOBS: dict[str, Any] = dict(_bench_models().JOBS)
 SLOW = ("gpt", "resnet18-32", "resnet18-224")
 
 

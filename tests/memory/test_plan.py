@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import random
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import calque
+from bench.models import JOBS
 from calque import nn
 from calque.backend.cpu.team.memory import POOL
 from calque.base.config import settings
@@ -26,19 +24,6 @@ from calque.vision import models as zoo
 
 F = nn.functional
 pytestmark = pytest.mark.usefixtures("nothing_forgotten", "nothing_kept")
-MODELS = Path(__file__).resolve().parents[2] / "bench" / "models.py"
-
-
-@pytest.fixture(scope="module")
-def jobs() -> Iterator[dict[str, Any]]:
-    """The six training steps."""
-    spec = importlib.util.spec_from_file_location("models_for_plans", MODELS)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module.JOBS
-    del sys.modules[spec.name]
 
 
 def measured(step: Callable[..., Any], *inputs: Any) -> int:
@@ -54,8 +39,8 @@ def measured(step: Callable[..., Any], *inputs: Any) -> int:
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet", "resnet18-32", pytest.param("resnet18-224", marks=pytest.mark.slow), "lstm", "gpt"])
-def test_the_six_steps(name: str, jobs: dict[str, Any]) -> None:
-    job = jobs[name]
+def test_the_six_steps(name: str) -> None:
+    job = JOBS[name]
     model = job.model(calque)
     optimizer = job.optimizer(calque, model)
     x, y = (calque.tensor(a) for a in job.batch(np.random.default_rng(0), job.small))

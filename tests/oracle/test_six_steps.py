@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,21 +18,11 @@ torch = pytest.importorskip("torch")
 import calque  # noqa: E402
 import calque.nn  # noqa: E402
 import calque.optim  # noqa: E402
+from bench import models as bench  # noqa: E402
 
 pytestmark = pytest.mark.oracle
 
 
-def _bench_models() -> ModuleType:
-    path = Path(__file__).resolve().parents[2] / "bench" / "models.py"
-    spec = importlib.util.spec_from_file_location("calque_bench_models", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-bench = _bench_models()
 JOBS = dict(bench.JOBS)
 # The language models at a tenth of their size, for the quick run.
 JOBS["small lstm"] = dataclasses.replace(JOBS["lstm"], model=lambda T: bench.lstm_lm(T, 1000, 64), batch=bench.token_batches(1000, 20, True))

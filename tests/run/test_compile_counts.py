@@ -9,18 +9,15 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import calque
+from bench import models
 from calque.backend.cpu.code import library
 from calque.kernel.loops import LoopKernel
 from calque.run import fingerprint
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-import models
 
 SIZES = {"mlp": (6, 7, 13), "lenet": (5, 6, 9), "resnet18-32": (5, 6, 7), "lstm": (5, 6, 7), "gpt": (5, 6, 7), "resnet18-224": (5, 6, 7)}
 

@@ -7,10 +7,6 @@ count). Predicted is `predicted_peak` with the pool's block sizes, less the inpu
 from __future__ import annotations
 
 import gc
-import importlib.util
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import calque
+from bench.models import JOBS
 from calque.backend.base import CheckFailed
 from calque.backend.cpu.backend import CpuBackend
 from calque.backend.cpu.program.executable import CpuExecutable, KeptMemory, compile_schedule
@@ -32,7 +29,6 @@ from tests.kernel.random_programs import random_program
 
 pytestmark = pytest.mark.usefixtures("nothing_forgotten")
 
-MODELS = Path(__file__).resolve().parents[2] / "bench" / "models.py"
 
 
 def predicted(schedule: Schedule) -> int:
@@ -64,21 +60,9 @@ def watch(monkeypatch: pytest.MonkeyPatch, nothing_kept: None) -> Watch:
     return found
 
 
-@pytest.fixture(scope="module")
-def jobs() -> Iterator[dict[str, Any]]:
-    """The six training steps."""
-    spec = importlib.util.spec_from_file_location("models_for_memory", MODELS)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module.JOBS
-    del sys.modules[spec.name]
-
-
 @pytest.mark.parametrize("name", ["mlp", "lenet", "resnet18-32", pytest.param("resnet18-224", marks=pytest.mark.slow), "lstm", "gpt"])
-def test_the_six_steps_hold_what_was_predicted(name: str, jobs: dict[str, Any], watch: Watch) -> None:
-    job = jobs[name]
+def test_the_six_steps_hold_what_was_predicted(name: str, watch: Watch) -> None:
+    job = JOBS[name]
     gc.collect()  # what earlier tests have left, and what their programs keep for their next run, would be freed while a program is watched
     KeptMemory.empty()
     calque.manual_seed(0)
