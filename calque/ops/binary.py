@@ -230,28 +230,16 @@ def _extreme_gradient(own: int, larger: bool) -> Any:
     return rule
 
 
-binary(
-    "maximum",
-    "Larger of x and y; NaN if either is. Equal operands share the gradient.",
-    bodies.either("max", "or_"),
-    np.maximum,
-    (Vjp(_extreme_gradient(0, True), (0, 1)), Vjp(_extreme_gradient(1, True), (0, 1))),
-    dtypes=("float32", "float64", "int64", "bool"),
-    commutative=True,
-    exact=True,
-    ordering=True,
-)
-binary(
-    "minimum",
-    "Smaller of x and y; NaN if either is. Equal operands share the gradient.",
-    bodies.either("min", "and_"),
-    np.minimum,
-    (Vjp(_extreme_gradient(0, False), (0, 1)), Vjp(_extreme_gradient(1, False), (0, 1))),
-    dtypes=("float32", "float64", "int64", "bool"),
-    commutative=True,
-    exact=True,
-    ordering=True,
-)
+_body: Any
+_ref: Any
+for _name, _doc, _body, _ref in (
+    ("maximum", "Larger of x and y; NaN if either is. Equal operands share the gradient.", bodies.either("max", "or_"), np.maximum),
+    ("minimum", "Smaller of x and y; NaN if either is. Equal operands share the gradient.", bodies.either("min", "and_"), np.minimum),
+):
+    binary(
+        _name, _doc, _body, _ref, tuple(Vjp(_extreme_gradient(own, _name == "maximum"), (0, 1)) for own in (0, 1)),
+        dtypes=("float32", "float64", "int64", "bool"), commutative=True, exact=True, ordering=True,
+    )  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------------------------- comparisons
 
@@ -273,65 +261,16 @@ for _name, _doc, _ref, _fields in (
 # ----------------------------------------------------------------------------------------------------------------------- bits
 
 INTEGERS = ("int64", "int32", "uint8")
-binary(
-    "bitwise_and",
-    "Bits set in both; logical and on bool.",
-    lambda s, x, y: s.and_(x, y),
-    np.bitwise_and,
-    dtype=integral("bitwise_and"),
-    low=0,
-    high=100,
-    dtypes=(*INTEGERS, "bool"),
-    stored="unsigned",
-    commutative=True,
-    exact=True,
-)
-binary(
-    "bitwise_or",
-    "Bits set in either; logical or on bool.",
-    lambda s, x, y: s.or_(x, y),
-    np.bitwise_or,
-    dtype=integral("bitwise_or"),
-    low=0,
-    high=100,
-    dtypes=(*INTEGERS, "bool"),
-    stored="unsigned",
-    commutative=True,
-    exact=True,
-)
-binary(
-    "bitwise_xor",
-    "Bits set in one of the two; logical exclusive or on bool.",
-    lambda s, x, y: s.xor(x, y),
-    np.bitwise_xor,
-    dtype=integral("bitwise_xor"),
-    low=0,
-    high=100,
-    dtypes=(*INTEGERS, "bool"),
-    stored="unsigned",
-    commutative=True,
-    exact=True,
-)
-binary(
-    "shift_left",
-    "x times 2**y, wrapping; 0 <= y < bits.",
-    lambda s, x, y: s.shl(x, y),
-    np.left_shift,
-    dtype=integral("shift_left", allow_bool=False),
-    low=0,
-    high=7,
-    dtypes=INTEGERS,
-)
-binary(
-    "shift_right",
-    "floor(x / 2**y); 0 <= y < bits.",
-    lambda s, x, y: s.shr(x, y),
-    np.right_shift,
-    dtype=integral("shift_right", allow_bool=False),
-    low=0,
-    high=7,
-    dtypes=INTEGERS,
-)
+_BITS: dict[str, Any] = {"high": 100, "dtypes": (*INTEGERS, "bool"), "stored": "unsigned", "commutative": True, "exact": True}
+_SHIFT: dict[str, Any] = {"high": 7, "dtypes": INTEGERS}
+for _name, _doc, _body, _ref, _fields in (
+    ("bitwise_and", "Bits set in both; logical and on bool.", lambda s, x, y: s.and_(x, y), np.bitwise_and, _BITS),
+    ("bitwise_or", "Bits set in either; logical or on bool.", lambda s, x, y: s.or_(x, y), np.bitwise_or, _BITS),
+    ("bitwise_xor", "Bits set in one of the two; logical exclusive or on bool.", lambda s, x, y: s.xor(x, y), np.bitwise_xor, _BITS),
+    ("shift_left", "x times 2**y, wrapping; 0 <= y < bits.", lambda s, x, y: s.shl(x, y), np.left_shift, _SHIFT),
+    ("shift_right", "floor(x / 2**y); 0 <= y < bits.", lambda s, x, y: s.shr(x, y), np.right_shift, _SHIFT),
+):
+    binary(_name, _doc, _body, _ref, dtype=integral(_name, allow_bool=_fields is _BITS), low=0, **_fields)
 
 # ---------------------------------------------------------------------------------------------------------------------- where
 

@@ -300,31 +300,31 @@ _CASES: tuple[tuple[Shape, Shape, Shape, Attrs], ...] = (
 )
 _DTYPES = ("float32", "float64", "bfloat16")
 
-register(
-    OpDef(
-        "conv2d",
-        "contract",
-        "Cross-correlation of images (N, C, H, W) with kernels (O, C / groups, kH, kW).",
-        2,
-        _GEOMETRY,
-        shape=_conv2d_shape,
-        dtype=floating("conv2d"),
-        vjp=(
-            Vjp(lambda F, g, c: _grad_of_input(F, g, c.x(1), c.shape(0), c.attrs), (1,)),
-            Vjp(lambda F, g, c: _grad_of_weight(F, c.x(0), g, c.shape(1), c.attrs), (0,)),
-        ),
-        batch=convolution,
-        jvp=multilinear,
-        ref=conv2d_ref,
-        samples=tuple(Sample((x, w), geometry) for x, w, _, geometry in _CASES),
-        dtypes=_DTYPES,
-        complex="holomorphic",
-        widens=True,
-        node="Convolution",
-        narrow="asked",
-        routine=Routine(routines.convolution, routines.convolution_flops(1, 2)),
-    )
-)
+
+def _convolution(name: str, doc: str, arity: int, geometry: tuple[str, ...], routine: Routine, biased: bool = False, **fields: Any) -> None:
+    """A record of a convolution, or of a gradient of one, which is one as well."""
+    linear: dict[str, Any] = {"batch": biased_convolution} if biased else {"jvp": multilinear, "complex": "holomorphic"}
+    register(
+        OpDef(
+            name, "contract", doc, arity, geometry, dtype=floating(name), widens=True, narrow="asked", routine=routine,
+            dtypes=(*_DTYPES, "float16") if biased else _DTYPES, **linear, **fields,
+        )
+    )  # fmt: skip
+
+
+_convolution(
+    "conv2d", "Cross-correlation of images (N, C, H, W) with kernels (O, C / groups, kH, kW).", 2, _GEOMETRY,
+    Routine(routines.convolution, routines.convolution_flops(1, 2)),
+    shape=_conv2d_shape,
+    vjp=(
+        Vjp(lambda F, g, c: _grad_of_input(F, g, c.x(1), c.shape(0), c.attrs), (1,)),
+        Vjp(lambda F, g, c: _grad_of_weight(F, c.x(0), g, c.shape(1), c.attrs), (0,)),
+    ),
+    batch=convolution,
+    ref=conv2d_ref,
+    samples=tuple(Sample((x, w), geometry) for x, w, _, geometry in _CASES),
+    node="Convolution",
+)  # fmt: skip
 
 
 def _biased_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -338,55 +338,33 @@ def _biased_ref(x: Array, w: Array, bias: Array, *geometry: Any) -> Array:
     return np.asarray(conv2d_ref(x, w, *geometry) + widen(bias).reshape(-1, 1, 1))
 
 
-register(
-    OpDef(
-        "biased_conv2d",
-        "contract",
-        "conv2d plus one number per output channel; floats of 16 bits are rounded once.",
-        3,
-        _GEOMETRY,
-        shape=_biased_shape,
-        dtype=floating("biased_conv2d"),
-        vjp=(
-            Vjp(lambda F, g, c: _grad_of_input(F, g, c.x(1), c.shape(0), c.attrs), (1,)),
-            Vjp(lambda F, g, c: _grad_of_weight(F, c.x(0), g, c.shape(1), c.attrs), (0,)),
-            Vjp(lambda F, g, c: F.sum(g, (0, 2, 3))),
-        ),
-        batch=biased_convolution,
-        ref=_biased_ref,
-        samples=tuple(Sample((x, w, w[:1]), geometry) for x, w, _, geometry in _CASES),
-        dtypes=(*_DTYPES, "float16"),
-        widens=True,
-        node="Convolution",
-        narrow="asked",
-        routine=Routine(routines.biased_convolution, routines.convolution_flops(1, 3), rows=(2,)),
-    )
-)
-register(
-    OpDef(
-        "conv2d_input_grad",
-        "contract",
-        "Gradient of conv2d for its input, from (output gradient, weight); also the transposed convolution.",
-        2,
-        ("input_hw", *_GEOMETRY),
-        shape=_input_grad_shape,
-        dtype=floating("conv2d_input_grad"),
-        vjp=(
-            Vjp(lambda F, g, c: F.prim("conv2d", g, c.x(1), *c.attrs[1:]), (1,)),
-            Vjp(lambda F, g, c: _grad_of_weight(F, g, c.x(0), c.shape(1), c.attrs[1:]), (0,)),
-        ),
-        batch=convolution,
-        jvp=multilinear,
-        ref=conv2d_input_grad_ref,
-        samples=tuple(Sample((out, w), (x[2:], *geometry)) for x, w, out, geometry in _CASES),
-        dtypes=_DTYPES,
-        complex="holomorphic",
-        widens=True,
-        node="Convolution",
-        narrow="asked",
-        routine=Routine(routines.convolution, routines.convolution_flops(1, 0)),
-    )
-)
+_convolution(
+    "biased_conv2d", "conv2d plus one number per output channel; floats of 16 bits are rounded once.", 3, _GEOMETRY,
+    Routine(routines.biased_convolution, routines.convolution_flops(1, 3), rows=(2,)), biased=True,
+    shape=_biased_shape,
+    vjp=(
+        Vjp(lambda F, g, c: _grad_of_input(F, g, c.x(1), c.shape(0), c.attrs), (1,)),
+        Vjp(lambda F, g, c: _grad_of_weight(F, c.x(0), g, c.shape(1), c.attrs), (0,)),
+        Vjp(lambda F, g, c: F.sum(g, (0, 2, 3))),
+    ),
+    ref=_biased_ref,
+    samples=tuple(Sample((x, w, w[:1]), geometry) for x, w, _, geometry in _CASES),
+    node="Convolution",
+)  # fmt: skip
+_convolution(
+    "conv2d_input_grad", "Gradient of conv2d for its input, from (output gradient, weight); also the transposed convolution.",
+    2, ("input_hw", *_GEOMETRY),
+    Routine(routines.convolution, routines.convolution_flops(1, 0)),
+    shape=_input_grad_shape,
+    vjp=(
+        Vjp(lambda F, g, c: F.prim("conv2d", g, c.x(1), *c.attrs[1:]), (1,)),
+        Vjp(lambda F, g, c: _grad_of_weight(F, g, c.x(0), c.shape(1), c.attrs[1:]), (0,)),
+    ),
+    batch=convolution,
+    ref=conv2d_input_grad_ref,
+    samples=tuple(Sample((out, w), (x[2:], *geometry)) for x, w, out, geometry in _CASES),
+    node="Convolution",
+)  # fmt: skip
 
 
 def _biased_grad_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -401,51 +379,30 @@ def _biased_grad_ref(g: Array, w: Array, bias: Array, *geometry: Any) -> Array:
     return np.asarray(conv2d_input_grad_ref(g, w, *geometry) + widen(bias).reshape(-1, 1, 1))
 
 
-register(
-    OpDef(
-        "biased_conv2d_input_grad",
-        "contract",
-        "conv2d_input_grad plus one number per channel of the result, the transposed convolution; floats of 16 bits are rounded once.",
-        3,
-        ("input_hw", *_GEOMETRY),
-        shape=_biased_grad_shape,
-        dtype=floating("biased_conv2d_input_grad"),
-        vjp=(
-            Vjp(lambda F, g, c: F.prim("conv2d", g, c.x(1), *c.attrs[1:]), (1,)),
-            Vjp(lambda F, g, c: _grad_of_weight(F, g, c.x(0), c.shape(1), c.attrs[1:]), (0,)),
-            Vjp(lambda F, g, c: F.sum(g, (0, 2, 3))),
-        ),
-        batch=biased_convolution,
-        ref=_biased_grad_ref,
-        samples=tuple(Sample((out, w, x[1:2]), (x[2:], *geometry)) for x, w, out, geometry in _CASES),
-        dtypes=(*_DTYPES, "float16"),
-        widens=True,
-        node="Convolution",
-        narrow="asked",
-        routine=Routine(routines.biased_convolution, routines.convolution_flops(1, 0), rows=(2,)),
-    )
-)
-register(
-    OpDef(
-        "conv2d_weight_grad",
-        "contract",
-        "Gradient of conv2d for its weight, from (input, output gradient).",
-        2,
-        ("kernel_hw", *_GEOMETRY),
-        shape=_weight_grad_shape,
-        dtype=floating("conv2d_weight_grad"),
-        vjp=(
-            Vjp(lambda F, g, c: _grad_of_input(F, c.x(1), g, c.shape(0), c.attrs[1:]), (1,)),
-            Vjp(lambda F, g, c: F.prim("conv2d", c.x(0), g, *c.attrs[1:]), (0,)),
-        ),
-        batch=weight_gradient,
-        jvp=multilinear,
-        ref=conv2d_weight_grad_ref,
-        samples=tuple(Sample((x, out), (w[2:], *geometry)) for x, w, out, geometry in _CASES),
-        dtypes=_DTYPES,
-        complex="holomorphic",
-        widens=True,
-        narrow="asked",
-        routine=Routine(routines.convolution, routines.convolution_flops(2, 1)),
-    )
-)
+_convolution(
+    "biased_conv2d_input_grad",
+    "conv2d_input_grad plus one number per channel of the result, the transposed convolution; floats of 16 bits are rounded once.",
+    3, ("input_hw", *_GEOMETRY),
+    Routine(routines.biased_convolution, routines.convolution_flops(1, 0), rows=(2,)), biased=True,
+    shape=_biased_grad_shape,
+    vjp=(
+        Vjp(lambda F, g, c: F.prim("conv2d", g, c.x(1), *c.attrs[1:]), (1,)),
+        Vjp(lambda F, g, c: _grad_of_weight(F, g, c.x(0), c.shape(1), c.attrs[1:]), (0,)),
+        Vjp(lambda F, g, c: F.sum(g, (0, 2, 3))),
+    ),
+    ref=_biased_grad_ref,
+    samples=tuple(Sample((out, w, x[1:2]), (x[2:], *geometry)) for x, w, out, geometry in _CASES),
+    node="Convolution",
+)  # fmt: skip
+_convolution(
+    "conv2d_weight_grad", "Gradient of conv2d for its weight, from (input, output gradient).", 2, ("kernel_hw", *_GEOMETRY),
+    Routine(routines.convolution, routines.convolution_flops(2, 1)),
+    shape=_weight_grad_shape,
+    vjp=(
+        Vjp(lambda F, g, c: _grad_of_input(F, c.x(1), g, c.shape(0), c.attrs[1:]), (1,)),
+        Vjp(lambda F, g, c: F.prim("conv2d", c.x(0), g, *c.attrs[1:]), (0,)),
+    ),
+    batch=weight_gradient,
+    ref=conv2d_weight_grad_ref,
+    samples=tuple(Sample((x, out), (w[2:], *geometry)) for x, w, out, geometry in _CASES),
+)  # fmt: skip

@@ -194,141 +194,53 @@ def _scatter_samples() -> tuple[Sample, ...]:
     return tuple(Sample((*sample.shapes, sample.shapes[1]), sample.attrs, integers=sample.integers) for sample in _ALIGNED)
 
 
-register(
-    OpDef(
-        "index_select",
-        "index",
-        "Slices of x along dim at the positions i, an index of any shape: x.shape[:dim] + i.shape + x.shape[dim+1:].",
-        2,
-        ("dim",),
-        shape=_select_shape,
-        dtype=_read_dtype("index_select"),
-        vjp=(Vjp(lambda F, g, c: F.prim("index_add", _zeros(F, g, c.shape(0)), c.x(1), g, c.attrs[0]), (1,)), None),
-        batch=picked,
-        jvp=linear,
-        ref=_select_ref,
-        samples=_SELECT,
-        dtypes=_TYPES,
-        complex="direct",
-        stored="every",
-        role="lookup",
-    )
-)
-register(
-    OpDef(
-        "gather",
-        "index",
-        "Element by element along dim: out[a, b] = x[i[a, b], b] for dim 0.",
-        2,
-        ("dim",),
-        shape=_gather_shape,
-        dtype=_read_dtype("gather"),
-        vjp=(Vjp(lambda F, g, c: F.prim("scatter_add", _zeros(F, g, c.shape(0)), c.x(1), g, c.attrs[0]), (1,)), None),
-        batch=aligned_index,
-        jvp=linear,
-        ref=_gather_ref,
-        samples=_ALIGNED,
-        dtypes=_TYPES,
-        complex="direct",
-        stored="every",
-        role="lookup",
-        aligned=True,
-    )
-)
-register(
-    OpDef(
-        "index_put",
-        "index",
-        "base with the slices at positions i along dim replaced by those of the source; the last write wins.",
-        3,
-        ("dim",),
-        shape=_put_shape_rule("index_put"),
-        dtype=_write_dtype("index_put"),
-        vjp=(
-            Vjp(lambda F, g, c: F.prim("index_put", g, c.x(1), _zeros(F, g, c.shape(2)), c.attrs[0]), (1,)),
-            None,
-            Vjp(lambda F, g, c: F.prim("index_select", g, c.x(1), c.attrs[0]), (1,)),
-        ),
-        batch=put,
-        jvp=linear,
-        ref=_put_ref,
-        samples=_put_samples(),
-        dtypes=_TYPES,
-        complex="direct",
-        stored="every",
-        role="accumulate",
-    )
-)
-register(
-    OpDef(
-        "index_add",
-        "index",
-        "base with the slices of the source added at positions i along dim.",
-        3,
-        ("dim",),
-        shape=_put_shape_rule("index_add"),
-        dtype=_write_dtype("index_add"),
-        vjp=(Vjp(lambda F, g, c: g), None, Vjp(lambda F, g, c: F.prim("index_select", g, c.x(1), c.attrs[0]), (1,))),
-        batch=put,
-        jvp=linear,
-        ref=_add_ref,
-        samples=_put_samples(),
-        dtypes=_ADDED,
-        complex="direct",
-        stored="every",
-        role="accumulate",
-        adds=True,
-        widens=True,
-    )
-)
-register(
-    OpDef(
-        "scatter",
-        "index",
-        "base with out[i[a, b], b] = source[a, b] for dim 0; the last write wins.",
-        3,
-        ("dim",),
-        shape=_scatter_shape_rule("scatter"),
-        dtype=_write_dtype("scatter"),
-        vjp=(
-            Vjp(lambda F, g, c: F.prim("scatter", g, c.x(1), _zeros(F, g, c.shape(2)), c.attrs[0]), (1,)),
-            None,
-            Vjp(lambda F, g, c: F.prim("gather", g, c.x(1), c.attrs[0]), (1,)),
-        ),
-        batch=aligned_index,
-        jvp=linear,
-        ref=_scatter_ref,
-        samples=_scatter_samples(),
-        dtypes=_TYPES,
-        complex="direct",
-        stored="every",
-        role="accumulate",
-        aligned=True,
-    )
-)
-register(
-    OpDef(
-        "scatter_add",
-        "index",
-        "base with out[i[a, b], b] += source[a, b] for dim 0.",
-        3,
-        ("dim",),
-        shape=_scatter_shape_rule("scatter_add"),
-        dtype=_write_dtype("scatter_add"),
-        vjp=(Vjp(lambda F, g, c: g), None, Vjp(lambda F, g, c: F.prim("gather", g, c.x(1), c.attrs[0]), (1,))),
-        batch=aligned_index,
-        jvp=linear,
-        ref=_scatter_add_ref,
-        samples=_scatter_samples(),
-        dtypes=_ADDED,
-        complex="direct",
-        stored="every",
-        role="accumulate",
-        adds=True,
-        aligned=True,
-        widens=True,
-    )
-)
+def _at_positions(name: str, doc: str, arity: int, **fields: Any) -> None:
+    """A record of what reads or writes at positions along a dim."""
+    register(OpDef(name, "index", doc, arity, ("dim",), jvp=linear, complex="direct", stored="every", **fields))
+
+
+_at_positions(
+    "index_select", "Slices of x along dim at the positions i, an index of any shape: x.shape[:dim] + i.shape + x.shape[dim+1:].", 2,
+    shape=_select_shape, dtype=_read_dtype("index_select"), batch=picked, ref=_select_ref, samples=_SELECT, dtypes=_TYPES, role="lookup",
+    vjp=(Vjp(lambda F, g, c: F.prim("index_add", _zeros(F, g, c.shape(0)), c.x(1), g, c.attrs[0]), (1,)), None),
+)  # fmt: skip
+_at_positions(
+    "gather", "Element by element along dim: out[a, b] = x[i[a, b], b] for dim 0.", 2,
+    shape=_gather_shape, dtype=_read_dtype("gather"), batch=aligned_index, ref=_gather_ref, samples=_ALIGNED, dtypes=_TYPES, role="lookup",
+    aligned=True, vjp=(Vjp(lambda F, g, c: F.prim("scatter_add", _zeros(F, g, c.shape(0)), c.x(1), g, c.attrs[0]), (1,)), None),
+)  # fmt: skip
+_at_positions(
+    "index_put", "base with the slices at positions i along dim replaced by those of the source; the last write wins.", 3,
+    shape=_put_shape_rule("index_put"), dtype=_write_dtype("index_put"), batch=put, ref=_put_ref, samples=_put_samples(), dtypes=_TYPES,
+    role="accumulate",
+    vjp=(
+        Vjp(lambda F, g, c: F.prim("index_put", g, c.x(1), _zeros(F, g, c.shape(2)), c.attrs[0]), (1,)),
+        None,
+        Vjp(lambda F, g, c: F.prim("index_select", g, c.x(1), c.attrs[0]), (1,)),
+    ),
+)  # fmt: skip
+_at_positions(
+    "index_add", "base with the slices of the source added at positions i along dim.", 3,
+    shape=_put_shape_rule("index_add"), dtype=_write_dtype("index_add"), batch=put, ref=_add_ref, samples=_put_samples(), dtypes=_ADDED,
+    role="accumulate", adds=True, widens=True,
+    vjp=(Vjp(lambda F, g, c: g), None, Vjp(lambda F, g, c: F.prim("index_select", g, c.x(1), c.attrs[0]), (1,))),
+)  # fmt: skip
+_at_positions(
+    "scatter", "base with out[i[a, b], b] = source[a, b] for dim 0; the last write wins.", 3,
+    shape=_scatter_shape_rule("scatter"), dtype=_write_dtype("scatter"), batch=aligned_index, ref=_scatter_ref, samples=_scatter_samples(),
+    dtypes=_TYPES, role="accumulate", aligned=True,
+    vjp=(
+        Vjp(lambda F, g, c: F.prim("scatter", g, c.x(1), _zeros(F, g, c.shape(2)), c.attrs[0]), (1,)),
+        None,
+        Vjp(lambda F, g, c: F.prim("gather", g, c.x(1), c.attrs[0]), (1,)),
+    ),
+)  # fmt: skip
+_at_positions(
+    "scatter_add", "base with out[i[a, b], b] += source[a, b] for dim 0.", 3,
+    shape=_scatter_shape_rule("scatter_add"), dtype=_write_dtype("scatter_add"), batch=aligned_index, ref=_scatter_add_ref,
+    samples=_scatter_samples(), dtypes=_ADDED, role="accumulate", adds=True, aligned=True, widens=True,
+    vjp=(Vjp(lambda F, g, c: g), None, Vjp(lambda F, g, c: F.prim("gather", g, c.x(1), c.attrs[0]), (1,))),
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------------------------ checking

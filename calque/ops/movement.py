@@ -247,118 +247,78 @@ def _is_injective(sample: Sample) -> bool:
     return 0 in sample.attrs[0] or not overlaps(sample.attrs[0], sample.attrs[1])
 
 
-register(
-    OpDef(
-        "view",
-        "movement",
-        "The elements of x's dense value at offset + sum(index * stride).",
-        1,
-        _NAMES,
-        shape=_view_shape,
-        dtype=any_dtype("view"),
-        vjp=(Vjp(_view_gradient),),
-        batch=windowed,
-        jvp=linear,
-        ref=_view_ref,
-        samples=_WINDOWS,
-        dtypes=_TYPES,
-        complex="direct",
-        stored="every",
-        role="view",
-    )
+def _move(name: str, doc: str, arity: int, attrs: tuple[str, ...], **fields: Any) -> None:
+    """A record of what moves elements and computes nothing: it takes every type and is its own derivative."""
+    register(OpDef(name, "movement", doc, arity, attrs, jvp=linear, complex="direct", stored="every", **fields))
+
+
+_move(
+    "view", "The elements of x's dense value at offset + sum(index * stride).", 1, _NAMES,
+    shape=_view_shape,
+    dtype=any_dtype("view"),
+    vjp=(Vjp(_view_gradient),),
+    batch=windowed,
+    ref=_view_ref,
+    samples=_WINDOWS,
+    dtypes=_TYPES,
+    role="view",
 )
-register(
-    OpDef(
-        "view_at",
-        "movement",
-        "`view` with the offset given at run time (an int64 0-d operand).",
-        2,
-        _NAMES[:2],
-        shape=_view_at_shape,
-        dtype=_offset_dtype_rule("view_at"),
-        vjp=(Vjp(_view_at_gradient, (1,)), None),
-        batch=windowed,
-        jvp=linear,
-        ref=_view_at_ref,
-        samples=(
-            Sample(((4, 3), ()), ((3,), (1,)), integers=((1, 9),)),
-            Sample(((4, 3), ()), ((2, 2), (3, 1)), integers=((1, 5),)),
-            Sample(((9,), ()), ((2, 3), (2, 1)), integers=((1, 4),)),
-            Sample(((4,), ()), ((3, 2), (0, 1)), integers=((1, 3),)),
-        ),
-        dtypes=_TYPES,
-        complex="direct",
-        stored="every",
-        role="view_at",
-    )
+_move(
+    "view_at", "`view` with the offset given at run time (an int64 0-d operand).", 2, _NAMES[:2],
+    shape=_view_at_shape,
+    dtype=_offset_dtype_rule("view_at"),
+    vjp=(Vjp(_view_at_gradient, (1,)), None),
+    batch=windowed,
+    ref=_view_at_ref,
+    samples=(
+        Sample(((4, 3), ()), ((3,), (1,)), integers=((1, 9),)),
+        Sample(((4, 3), ()), ((2, 2), (3, 1)), integers=((1, 5),)),
+        Sample(((9,), ()), ((2, 3), (2, 1)), integers=((1, 4),)),
+        Sample(((4,), ()), ((3, 2), (0, 1)), integers=((1, 3),)),
+    ),
+    dtypes=_TYPES,
+    role="view_at",
 )
-register(
-    OpDef(
-        "update",
-        "movement",
-        "base with value written through a view of distinct elements.",
-        2,
-        _NAMES,
-        shape=_update_shape_rule("update"),
-        dtype=any_dtype("update"),
-        vjp=(Vjp(_hole), Vjp(_seen)),
-        batch=written,
-        jvp=linear,
-        ref=_update_ref,
-        samples=tuple(_with_value(sample) for sample in _WINDOWS if _is_injective(sample)),
-        dtypes=_TYPES,
-        complex="direct",
-        stored="every",
-        role="update",
-    )
+_move(
+    "update", "base with value written through a view of distinct elements.", 2, _NAMES,
+    shape=_update_shape_rule("update"),
+    dtype=any_dtype("update"),
+    vjp=(Vjp(_hole), Vjp(_seen)),
+    batch=written,
+    ref=_update_ref,
+    samples=tuple(_with_value(sample) for sample in _WINDOWS if _is_injective(sample)),
+    dtypes=_TYPES,
+    role="update",
 )
-register(
-    OpDef(
-        "update_at",
-        "movement",
-        "`update` with the offset given at run time (an int64 0-d operand).",
-        3,
-        _NAMES[:2],
-        shape=_update_shape_rule("update_at"),
-        dtype=_offset_dtype_rule("update_at"),
-        vjp=(
-            Vjp(lambda F, g, c: F.prim("update_at", g, _zeros(F, g, c.attrs[0]), _offset(c, 2), *c.attrs), (2,)),
-            Vjp(lambda F, g, c: F.prim("view_at", g, _offset(c, 2), *c.attrs), (2,)),
-            None,
-        ),
-        batch=written,
-        jvp=linear,
-        ref=_update_at_ref,
-        samples=(
-            Sample(((4, 3), (3,), ()), ((3,), (1,)), integers=((2, 9),)),
-            Sample(((4, 3), (2, 2), ()), ((2, 2), (3, 1)), integers=((2, 5),)),
-        ),
-        dtypes=_TYPES,
-        complex="direct",
-        stored="every",
-        role="update_at",
-    )
+_move(
+    "update_at", "`update` with the offset given at run time (an int64 0-d operand).", 3, _NAMES[:2],
+    shape=_update_shape_rule("update_at"),
+    dtype=_offset_dtype_rule("update_at"),
+    vjp=(
+        Vjp(lambda F, g, c: F.prim("update_at", g, _zeros(F, g, c.attrs[0]), _offset(c, 2), *c.attrs), (2,)),
+        Vjp(lambda F, g, c: F.prim("view_at", g, _offset(c, 2), *c.attrs), (2,)),
+        None,
+    ),
+    batch=written,
+    ref=_update_at_ref,
+    samples=(
+        Sample(((4, 3), (3,), ()), ((3,), (1,)), integers=((2, 9),)),
+        Sample(((4, 3), (2, 2), ()), ((2, 2), (3, 1)), integers=((2, 5),)),
+    ),
+    dtypes=_TYPES,
+    role="update_at",
 )
-register(
-    OpDef(
-        "update_add",
-        "movement",
-        "base with value added through a view; elements seen several times accumulate.",
-        2,
-        _NAMES,
-        shape=_update_shape_rule("update_add"),
-        dtype=any_dtype("update_add"),
-        vjp=(Vjp(lambda F, g, c: g), Vjp(_seen)),
-        batch=written,
-        jvp=linear,
-        ref=_update_add_ref,
-        samples=tuple(_with_value(sample) for sample in _WINDOWS),
-        complex="direct",
-        stored="every",
-        role="accumulate",
-        adds=True,
-        widens=True,
-    )
+_move(
+    "update_add", "base with value added through a view; elements seen several times accumulate.", 2, _NAMES,
+    shape=_update_shape_rule("update_add"),
+    dtype=any_dtype("update_add"),
+    vjp=(Vjp(lambda F, g, c: g), Vjp(_seen)),
+    batch=written,
+    ref=_update_add_ref,
+    samples=tuple(_with_value(sample) for sample in _WINDOWS),
+    role="accumulate",
+    adds=True,
+    widens=True,
 )
 
 
@@ -378,28 +338,19 @@ def _cat_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
     return (*first[:dim], sum(shape[dim] for shape in shapes), *first[dim + 1 :])
 
 
-register(
-    OpDef(
-        "cat",
-        "movement",
-        "Operands joined along dim.",
-        -1,
-        ("dim",),
-        shape=_cat_shape,
-        dtype=any_dtype("cat"),
-        vjp=OperandRules(_cat_gradient),
-        batch=joined,
-        jvp=linear,
-        ref=lambda *operands: np.concatenate(operands[:-1], axis=operands[-1]),
-        samples=(
-            Sample(((2, 3), (4, 3)), (0,)),
-            Sample(((2, 3), (2, 1), (2, 2)), (1,)),
-            Sample(((3,),), (0,)),
-            Sample(((0, 3), (2, 3)), (0,)),
-        ),
-        dtypes=_TYPES,
-        complex="direct",
-        stored="every",
-        role="join",
-    )
+_move(
+    "cat", "Operands joined along dim.", -1, ("dim",),
+    shape=_cat_shape,
+    dtype=any_dtype("cat"),
+    vjp=OperandRules(_cat_gradient),
+    batch=joined,
+    ref=lambda *operands: np.concatenate(operands[:-1], axis=operands[-1]),
+    samples=(
+        Sample(((2, 3), (4, 3)), (0,)),
+        Sample(((2, 3), (2, 1), (2, 2)), (1,)),
+        Sample(((3,),), (0,)),
+        Sample(((0, 3), (2, 3)), (0,)),
+    ),
+    dtypes=_TYPES,
+    role="join",
 )

@@ -246,60 +246,26 @@ register(
         ordering=True,
     )
 )
-register(
-    OpDef(
-        "cumsum",
-        "opaque",
-        "Running sum along dim, in the operand's dtype.",
-        attrs=("dim",),
-        shape=_along("cumsum"),
-        dtype=numeric("cumsum"),
-        vjp=(Vjp(_reverse_cumsum),),
-        batch=along,
-        jvp=linear,
-        ref=_running(np.cumsum),
-        samples=_SCANS,
-        dtypes=("float32", "float64", "int64", "bfloat16"),
-        complex="direct",
-        stored="unsigned",
-        wraps=True,
-        routine=Routine(routines.scan, routines.scan_flops),
-    )
-)
-register(
-    OpDef(
-        "cumprod",
-        "opaque",
-        "Running product along dim, in the operand's dtype.",
-        attrs=("dim",),
-        shape=_along("cumprod"),
-        dtype=numeric("cumprod"),
-        vjp=(Vjp(_cumprod_gradient, (0, -1)),),
-        batch=along,
-        ref=_running(np.cumprod),
-        samples=_SCANS,
-        dtypes=("float32", "float64", "int64", "bfloat16"),
-        complex="holomorphic",
-        stored="unsigned",
-        wraps=True,
-        routine=Routine(routines.scan, routines.scan_flops),
-    )
-)
+
+
+def _scan(name: str, doc: str, **fields: Any) -> None:
+    """A record of what runs along a dim."""
+    routine = Routine(routines.scan, routines.scan_flops)
+    register(OpDef(name, "opaque", doc, attrs=("dim",), shape=_along(name), batch=along, stored="unsigned", routine=routine, **fields))
+
+
+_SUMMED = ("float32", "float64", "int64", "bfloat16")
+_scan(
+    "cumsum", "Running sum along dim, in the operand's dtype.", dtype=numeric("cumsum"), vjp=(Vjp(_reverse_cumsum),), jvp=linear,
+    ref=_running(np.cumsum), samples=_SCANS, dtypes=_SUMMED, complex="direct", wraps=True,
+)  # fmt: skip
+_scan(
+    "cumprod", "Running product along dim, in the operand's dtype.", dtype=numeric("cumprod"), vjp=(Vjp(_cumprod_gradient, (0, -1)),),
+    ref=_running(np.cumprod), samples=_SCANS, dtypes=_SUMMED, complex="holomorphic", wraps=True,
+)  # fmt: skip
 for _name, _function, _doc in (("cumargmax", np.maximum, "largest"), ("cumargmin", np.minimum, "smallest")):
-    register(
-        OpDef(
-            _name,
-            "opaque",
-            f"Positions of the {_doc} elements so far along dim, the last of several; NaN comes before all.",
-            attrs=("dim",),
-            shape=_along(_name),
-            dtype=_positions_dtype,
-            batch=along,
-            ref=_running_place(_function),
-            samples=tuple(Sample(s.shapes, s.attrs, differentiable=False) for s in _SCANS),
-            dtypes=("float32", "float64", "int64", "uint8", "bfloat16"),
-            stored="unsigned",
-            ordering=True,
-            routine=Routine(routines.scan, routines.scan_flops),
-        )
-    )
+    _scan(
+        _name, f"Positions of the {_doc} elements so far along dim, the last of several; NaN comes before all.", dtype=_positions_dtype,
+        ref=_running_place(_function), samples=tuple(Sample(s.shapes, s.attrs, differentiable=False) for s in _SCANS),
+        dtypes=("float32", "float64", "int64", "uint8", "bfloat16"), ordering=True,
+    )  # fmt: skip

@@ -184,39 +184,15 @@ _reduction(
     "prod", "Product over dims, in the operand's dtype.", "prod", _prod_ref, Vjp(_prod_gradient, (0,)), complex="holomorphic", wraps=True,
     node=_some_or_all("Prod"),
 )  # fmt: skip
-_reduction(
-    "amax",
-    "Largest element over dims; NaN wins. Ties share the gradient.",
-    "max",
-    _axes(np.max),
-    Vjp(_extreme_gradient, (0, -1)),
-    identity=False,
-    joins="maximum",
-)
-_reduction(
-    "amin",
-    "Smallest element over dims; NaN wins. Ties share the gradient.",
-    "min",
-    _axes(np.min),
-    Vjp(_extreme_gradient, (0, -1)),
-    identity=False,
-    joins="minimum",
-)
-_reduction(
-    "argmax",
-    "Position of the first largest element in the flattened dims; NaN wins.",
-    "argmax",
-    _position(np.argmax),
-    dtype=_position_dtype,
-    identity=False,
-)
-_reduction(
-    "argmin",
-    "Position of the first smallest element in the flattened dims; NaN wins.",
-    "argmin",
-    _position(np.argmin),
-    dtype=_position_dtype,
-    identity=False,
-)
+for _name, _doc, _combine, _find, _joins in (("amax", "Largest", "max", np.max, "maximum"), ("amin", "Smallest", "min", np.min, "minimum")):
+    _reduction(
+        _name, f"{_doc} element over dims; NaN wins. Ties share the gradient.", _combine, _axes(_find), Vjp(_extreme_gradient, (0, -1)),
+        identity=False, joins=_joins,
+    )  # fmt: skip
+for _name, _doc, _found_by in (("argmax", "largest", np.argmax), ("argmin", "smallest", np.argmin)):
+    _reduction(
+        _name, f"Position of the first {_doc} element in the flattened dims; NaN wins.", _name, _position(_found_by), dtype=_position_dtype,
+        identity=False,
+    )  # fmt: skip
 _reduction("any", "Whether any element over dims is True.", "max", _axes(np.any), dtype=only_bool("any"), dtypes=("bool",), joins="bitwise_or")
 _reduction("all", "Whether all elements over dims are True.", "min", _axes(np.all), dtype=only_bool("all"), dtypes=("bool",), joins="bitwise_and")
