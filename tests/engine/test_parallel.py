@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,6 @@ import pytest
 
 import calque as torch  # the programs of the sources as printed
 from calque import nn
-from calque.base.config import settings
 from calque.base.errors import ArgumentError, DeviceError
 from calque.record import recorder
 from calque.run.engine import Task
@@ -21,15 +20,7 @@ from calque.vision.models.resnet import Bottleneck, ResNet
 
 F = nn.functional
 DEVICES = ["cpu:0", "cpu:1"]
-
-
-@pytest.fixture(autouse=True)
-def two_devices() -> Iterator[None]:
-    before = settings.logical_devices
-    torch.set_logical_devices(2)
-    yield
-    torch.synchronize()
-    settings.logical_devices = before
+pytestmark = pytest.mark.usefixtures("two_devices")
 
 
 def data_parallel(module: Any, input: Any, device_ids: Any, output_device: Any = None) -> Any:

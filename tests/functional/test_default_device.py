@@ -11,20 +11,15 @@ import pytest
 
 import calque
 from calque import nn
-from calque.base.config import settings
 from calque.base.errors import DeviceError
 
 META = calque.device("meta")
 
 
 @pytest.fixture(autouse=True)
-def two_devices() -> Iterator[None]:
-    before = settings.logical_devices
-    calque.set_logical_devices(2)
+def _no_default_afterwards(two_devices: None) -> Iterator[None]:
     yield
     calque.set_default_device(None)
-    calque.synchronize()
-    settings.logical_devices = before
 
 
 MAKERS: list[Callable[[], Any]] = [

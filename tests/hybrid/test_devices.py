@@ -11,7 +11,6 @@ import pytest
 
 import calque
 from calque import nn
-from calque.base.config import settings
 from calque.functional.options import resolve_device
 from calque.record import recorder
 from calque.run.engine import Task
@@ -22,13 +21,8 @@ FIRST, SECOND = "cpu:0", "cpu:1"
 
 
 @pytest.fixture(autouse=True)
-def two_devices(_compiled: None) -> Iterator[None]:
-    before = settings.logical_devices
-    calque.set_logical_devices(2)
+def _counted(two_devices: None) -> None:
     calque.stats(reset=True)
-    yield
-    calque.synchronize()
-    settings.logical_devices = before
 
 
 def replays(first_calls: int = 1) -> int:

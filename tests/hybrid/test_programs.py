@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import linecache
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,21 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import calque
-from calque.base import config
 
 NUMBER = itertools.count()
 
 
-pytestmark = pytest.mark.filterwarnings("ignore::calque.base.errors.NonFiniteWarning")  # random programs overflow now and then
-
-
-@pytest.fixture(autouse=True)
-def _two_devices(_compiled: None) -> Iterator[None]:
-    before = config.settings.logical_devices
-    calque.set_logical_devices(2)
-    yield
-    calque.synchronize()
-    config.settings.logical_devices = before
+# Random programs overflow now and then.
+pytestmark = [pytest.mark.filterwarnings("ignore::calque.base.errors.NonFiniteWarning"), pytest.mark.usefixtures("two_devices")]
 
 
 NUMBERS = [

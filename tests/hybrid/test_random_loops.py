@@ -3,7 +3,7 @@ hybridized in any way, they give the bits of the loop as written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,22 +11,13 @@ import pytest
 
 import calque
 from calque import nn
-from calque.base.config import settings
 from calque.nn import functional as F
 from calque.record import recorder
 from calque.record.trie import forget
 from calque.run import dispatch
 
 DEVICES = ("cpu:0", "cpu:1")
-
-
-@pytest.fixture(autouse=True)
-def two_devices(_compiled: None) -> Iterator[None]:
-    before = settings.logical_devices
-    calque.set_logical_devices(2)
-    yield
-    calque.synchronize()
-    settings.logical_devices = before
+pytestmark = pytest.mark.usefixtures("two_devices")
 
 
 class Block(nn.Module):

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ import pytest
 import calque
 from calque import nn
 from calque.backend.cpu.program import executable, link
-from calque.base.config import settings
 from calque.base.native import hot
 from calque.hybrid import call as hybrid_call
 from calque.hybrid import repeat
@@ -277,16 +276,8 @@ def test_models_of_one_kind_share_a_program_but_no_memory() -> None:
     assert all(job.hits > 10 for job in jobs)
 
 
-@pytest.fixture
-def _two() -> Iterator[None]:
-    before = settings.logical_devices
-    calque.set_logical_devices(2)
-    yield
-    calque.set_logical_devices(before)
-
-
 @pytest.mark.parametrize("device", ["cpu:0", "cpu:1"])
-def test_steps_on_a_logical_device(device: str, _two: None) -> None:
+def test_steps_on_a_logical_device(device: str, two_devices: None) -> None:
     jobs = []
     for repeats in (True, False):
         calque.manual_seed(1)

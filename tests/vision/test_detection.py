@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -234,13 +234,6 @@ def test_areas_and_common_areas_of_boxes_in_other_words(rng: np.random.Generator
         np.testing.assert_allclose(ops.box_iou(*given, fmt=fmt).numpy(), ops.box_iou(a, b).numpy())
     with pytest.raises(ValueError, match="Unsupported Bounding Box format"):
         ops.box_area(a, fmt="xywhr")
-
-
-@pytest.fixture
-def two_devices() -> Iterator[None]:
-    calque.set_logical_devices(2)
-    yield
-    calque.set_logical_devices(1)
 
 
 def test_detectors_stay_on_their_device(two_devices: None) -> None:
