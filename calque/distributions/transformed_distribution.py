@@ -32,7 +32,7 @@ class TransformedDistribution(Distribution):
     """
 
     arg_constraints: Any = {}
-    _expands = ("base_dist",)
+    _expands: tuple[str, ...] | None = ("base_dist",)
     _copies = ("transforms",)
 
     def __init__(self, base_distribution: Distribution, transforms: Any, validate_args: bool | None = None) -> None:

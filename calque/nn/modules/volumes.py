@@ -9,7 +9,7 @@ from calque.nn import functional as F
 from calque.nn.module import Module
 from calque.nn.modules.conv import _Transposed
 from calque.nn.modules.make import spread
-from calque.nn.modules.pooling import _Adaptive, _AdaptiveMax, _LPPool, _MaxPool
+from calque.nn.modules.pooling import _Adaptive, _AdaptiveMax, _AvgPool, _LPPool, _MaxPool
 from calque.nn.modules.vision import _ConstantPad, _Pad, _ZeroPad
 from calque.tensor import Tensor
 
@@ -51,7 +51,7 @@ class MaxPool3d(_MaxPool):
         return F.max_pool3d(input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices)
 
 
-class AvgPool3d(Module):
+class AvgPool3d(_AvgPool):
     """Mean of every window: (N, C, D, H, W) -> (N, C, D', H', W').
 
     >>> import calque
@@ -59,19 +59,8 @@ class AvgPool3d(Module):
     3.5
     """
 
-    def __init__(
-        self, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.kernel_size, self.stride, self.padding = kernel_size, kernel_size if stride is None else stride, padding
-        self.ceil_mode, self.count_include_pad, self.divisor_override = ceil_mode, count_include_pad, divisor_override
-
     def forward(self, input: Tensor) -> Tensor:
         return F.avg_pool3d(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad, self.divisor_override)
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
 class LPPool3d(_LPPool):

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 from collections.abc import Iterator
 from typing import Any
 
+from calque.nn.attention import SDPBackend
+
 __all__ = ["SDPBackend", "sdpa_kernel"]
-
-
-class SDPBackend(enum.IntEnum):
-    """PyTorch's kernels of attention, by name."""
-
-    ERROR = -1
-    MATH = 0
-    FLASH_ATTENTION = 1
-    EFFICIENT_ATTENTION = 2
-    CUDNN_ATTENTION = 3
-    OVERRIDEABLE = 4
 
 
 @contextlib.contextmanager
