@@ -30,7 +30,7 @@ from calque.functional.precision import converted
 from calque.nn.shares import share_of
 from calque.observe.source import warn_user
 from calque.record.recorder import local
-from calque.replay.capture import again, numbers
+from calque.replay.effects import again, numbers
 from calque.tensor import Tensor
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]

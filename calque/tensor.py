@@ -26,14 +26,14 @@ from calque.ops.opdef import OpDef, get
 from calque.record import recorder, trie
 from calque.record.live import LiveFloat, holds_live
 from calque.record.nodes import FunctionNode, GradNode, OutputNode, view_rule
-from calque.record.novel import at_once
+from calque.record.novel import compute_at_once
 from calque.record.numbers import BAKED, in_float, scalar_tag
 from calque.record.outputs import stored
 from calque.record.path import Edge
 from calque.record.recorder import Storage, Trace, grow, grow_constant, local, view_slot
 from calque.record.state import read_by_python
 from calque.report.devices import look_for_padding
-from calque.report.history import watch
+from calque.report.history import watch_history
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array, raise_pending
 from calque.run.queues import on, placed
@@ -113,7 +113,7 @@ def slot_of(trace: Trace, t: Tensor, operands: tuple[Any, ...] = ()) -> int:
             found: int = cache[2]
             return found
     if buffer is not None and t._requires_grad and t._grad_fn is not None and local.state.grad:
-        watch(t)
+        watch_history(t)
     if known and (buffer is None or (buffer.owner is None and buffer.export is None)):
         seen = recorder.view_of(trace, storage, slot, view)
     else:
@@ -270,7 +270,7 @@ def _instead(
     (`turn`), is what a transform makes of it, or is computed at once."""
     if turn:
         return turned(op, operands, attrs)
-    other = at_once(trace, recorder.flush, op, operands, attrs, row_major)
+    other = compute_at_once(trace, recorder.flush, op, operands, attrs, row_major)
     return None if other is None else other.record(op, operands, attrs, row_major)  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,5 @@
-"""One word, one meaning: on the way from a tensor to native code and back no two classes have the same name, nor two files, but for the pairs below.
+"""One word, one meaning: on the way from a tensor to native code and back no two classes have the same name, nor two files, but for the pairs below;
+in the rooms between tensors and backends, where each function is read beside those of the other rooms, no two functions either.
 
 Only what a reader meets on that way is compared. Names that PyTorch gives (`nn.Module`, `optim.Adam`), names that begin with `_`, and layers that
 stand above and speak of other things are left out.
@@ -18,6 +19,8 @@ WAY = (
     "base", "ir", "ops", "graph", "kernel", "backend", "observe", "run", "record", "replay", "report", "tensor.py", "autograd", "functional", "optim",
     "hybrid",
 )  # fmt: skip
+
+BETWEEN = ("observe", "run", "record", "replay", "report", "tensor.py", "autograd", "hybrid")
 
 # Class names that stand for the same thing in each of their files.
 CLASSES = {
@@ -61,6 +64,12 @@ FILES = {
     "direct": "without the detour: convolutions without a transformation, replays without a trace",
     "schedule": "an order that is fixed beforehand: launches of a program, tiles of a contraction, learning rates",
 }
+# Functions that other files call.
+FUNCTIONS = {
+    "possible": "whether the modes of a thread allow it: computing at once, appending gradients without their rules",
+    "verify": "`CALQUE_VERIFY`: the long way beside the short one",
+    **dict.fromkeys(("grad", "hessian", "jvp", "vjp"), "PyTorch's name twice: `torch.autograd` and `torch.func`"),
+}
 
 
 def sources(root: Path) -> Iterator[tuple[str, ast.Module]]:
@@ -73,6 +82,11 @@ def sources(root: Path) -> Iterator[tuple[str, ast.Module]]:
 
 def classes(path: str, tree: ast.Module) -> Iterator[str]:
     yield from (node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_"))
+
+
+def functions(path: str, tree: ast.Module) -> Iterator[str]:
+    if path.split("/")[0] in BETWEEN:
+        yield from (node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"))
 
 
 def files(path: str, tree: ast.Module) -> Iterator[str]:
@@ -92,7 +106,7 @@ def doubled(root: Path, words: Callable[[str, ast.Module], Iterator[str]], allow
     return wrong + [f"{word}: not needed in the table" for word in allowed if word not in several]
 
 
-@pytest.mark.parametrize(("words", "allowed"), [(classes, CLASSES), (files, FILES)])
+@pytest.mark.parametrize(("words", "allowed"), [(classes, CLASSES), (files, FILES), (functions, FUNCTIONS)])
 def test_a_word_means_one_thing(words: Callable[[str, ast.Module], Iterator[str]], allowed: dict[str, str]) -> None:
     wrong = doubled(ROOT, words, allowed)
     assert not wrong, "rename the worse one, or say in the table what both mean:\n" + "\n".join(wrong)

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from calque.autograd.engine import run_backward
-from calque.autograd.grad_fn import shown
+from calque.autograd.grad_fn import grad_fn_of
 from calque.autograd.leaves import RuleNamespace, accumulate_grad
 from calque.autograd.passes import NOT_DONE, pass_again
 from calque.base.asked import ordinary
@@ -23,7 +23,8 @@ from calque.record.others import SECTION, handed_over
 from calque.record.path import Edge
 from calque.record.recorder import flush, local
 from calque.record.versions import Silent, version_of
-from calque.replay.capture import Changes, abort
+from calque.replay.capture import abort
+from calque.replay.counts import Changes
 from calque.replay.effects import gradients_matter
 from calque.report.history import watch_root
 from calque.report.losses import watch_loss
@@ -75,8 +76,8 @@ def as_edge(t: Tensor) -> GradientEdge:
     """Where the gradient of `t` goes, as programs see it."""
     target = target_of(t)
     if isinstance(target, OutputNode):
-        return GradientEdge(shown(target), target.index, target)
-    return GradientEdge(shown(target), 0)
+        return GradientEdge(grad_fn_of(target), target.index, target)
+    return GradientEdge(grad_fn_of(target), 0)
 
 
 def target_of(t: Tensor | GradientEdge) -> Tensor | GradNode:
@@ -521,7 +522,7 @@ def _attach() -> None:
     attributes: dict[str, Any] = {
         "backward": _backward_method,
         "grad": property(_get_grad, _set_grad, _delete_grad, "Gradient accumulated by `backward`, or None."),
-        "grad_fn": property(lambda self: shown(self._grad_fn), doc="Node of the autograd graph that made this tensor; None for a leaf."),
+        "grad_fn": property(lambda self: grad_fn_of(self._grad_fn), doc="Node of the autograd graph that made this tensor; None for a leaf."),
         "requires_grad": property(
             lambda self: self._requires_grad, _assign_requires_grad, doc="Whether gradients are computed for it."
         ),

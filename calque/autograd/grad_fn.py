@@ -54,7 +54,7 @@ class GradFn:
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
         """For each operand the node that its gradient goes to, or None, and which of that node's outputs it is."""
         target = self._target
-        return () if isinstance(target, Tensor) else tuple((shown(t), t.index if isinstance(t, OutputNode) else 0) for t in target.next)
+        return () if isinstance(target, Tensor) else tuple((grad_fn_of(t), t.index if isinstance(t, OutputNode) else 0) for t in target.next)
 
     @property
     def variable(self) -> Any:
@@ -111,7 +111,7 @@ _KINDS: dict[str, type[GradFn]] = {}
 _SHOWN: weakref.WeakValueDictionary[int, GradFn] = weakref.WeakValueDictionary()  # by the id of the target, which lives as long as they do
 
 
-def shown(target: GradNode | Tensor | None) -> GradFn | None:
+def grad_fn_of(target: GradNode | Tensor | None) -> GradFn | None:
     """The object of a node, the same one as long as somebody holds it. `target`: a node, a leaf, or None."""
     if target is None:
         return None

@@ -21,8 +21,8 @@ from calque.observe.source import user_line
 from calque.record.nodes import VIEW_RULE, CallNode, FunctionNode, GradNode, OutputNode
 from calque.record.path import Counters
 from calque.record.recorder import Storage
-from calque.replay.capture import Changes, Counts
-from calque.replay.stretches import Stretch, StretchCounts, Stretches, possible, verify, watch
+from calque.replay.counts import Changes, Counts
+from calque.replay.stretches import Stretch, StretchCounts, Stretches, may_replay, record_call, verify
 from calque.tensor import TENSOR_TYPES, Tensor
 
 COMPOSITES: dict[CodeType, int] = {}  # rules whose context is (inputs, their versions, values), and which cell holds the gradient's formula
@@ -165,7 +165,7 @@ class PassDependencies(Dependencies):
         """Walk the graph, and learn from it. `held`: it gives leaves their gradients; else it returns them."""
         had, place = [leaf._grad for leaf in self.leaves] if held else [], self.trace.cur
         caches = self.caches()
-        returned, macro, capture = watch(self.cells, walk, False)
+        returned, macro, capture = record_call(self.cells, walk, False)
         if capture.segments and (capture.failed or len(capture.segments) > 1):  # cut, as it is long: it will be again
             _tables.passes.leave(place)
         if macro is not None and not macro.definitions:  # there is none if, among other reasons, a gradient is sparse
@@ -198,7 +198,7 @@ class PassDependencies(Dependencies):
 
 def _plain(roots: Sequence[Any], given: Sequence[Any]) -> bool:
     """Whether a pass may begin with these tensors and gradients as they are."""
-    if not possible() or len(roots) != len(given):
+    if not may_replay() or len(roots) != len(given):
         return False
     for root, gradient in zip(roots, given, strict=True):
         if not isinstance(root, Tensor) or root._grad_fn is None or (gradient is None and root._layout.numel != 1):

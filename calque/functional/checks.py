@@ -13,7 +13,7 @@ from calque.base.text import type_name
 from calque.functional.common import cast, is_tensor, prim
 from calque.observe.source import user_line
 from calque.record.recorder import add_check, local
-from calque.replay.capture import known_values as values_now
+from calque.replay.macro import known_values as values_now
 from calque.tensor import Tensor, slot_of
 
 _BIG = (1 << 63) - 1

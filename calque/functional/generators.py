@@ -18,7 +18,8 @@ from calque.functional.common import is_tensor
 from calque.functional.declared import NAMES, public
 from calque.functional.options import resolve_device
 from calque.record.recorder import local
-from calque.replay.capture import abort, numbers
+from calque.replay.capture import abort
+from calque.replay.effects import numbers
 from calque.tensor import Tensor, read, upload
 
 _START = 8  # the first offset; small numbers could be baked into a recorded program

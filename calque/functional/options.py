@@ -17,7 +17,7 @@ from calque.functional.common import complex_number, dtype_of, is_tensor, number
 from calque.functional.views import int_tuple
 from calque.ir.symint import SymInt
 from calque.record.live import LiveFloat
-from calque.record.outputs import no_history, write
+from calque.record.outputs import no_history, write_result
 from calque.tensor import Tensor
 
 
@@ -167,5 +167,5 @@ def written(op: str, result: Tensor, out: Any) -> Tensor:
     if result._requires_grad:
         raise no_history(op)
     with plainly():
-        write(op, out, result)
+        write_result(op, out, result)
     return out  # type: ignore[no-any-return]

@@ -24,9 +24,9 @@ from calque.hybrid.graph import CallGraph, Spent, Unsupported
 from calque.hybrid.guards import Guards, Refused
 from calque.hybrid.handles import DATA, LEAF, StandIns, differences, noted, state_of_handle, views_among
 from calque.hybrid.outcome import Outcome, given
-from calque.hybrid.region import MISSES, CallKey, CallMemory, Place, handle, place_of, watched
+from calque.hybrid.region import MISSES, CallKey, CallMemory, Place, handle, place_of
 from calque.hybrid.repeat import FIRST, LAST, MISSED, USEFUL, Interrupted, Repeat, repeat_of
-from calque.hybrid.structure import Args, Kwargs, Lent, containers, describe, flatten
+from calque.hybrid.structure import Args, Kwargs, Lent, containers, describe, tell_apart
 from calque.hybrid.walk import Walk
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
@@ -38,7 +38,8 @@ from calque.record.recorder import Storage, Trace, flush, local, record_from_her
 from calque.record.state import State
 from calque.record.trie import BOUND
 from calque.record.versions import Silent
-from calque.replay.capture import Capture, Changes, Counts, Script
+from calque.replay.capture import Capture, Script
+from calque.replay.counts import Changes, Counts
 from calque.replay.macro import Macro
 from calque.replay.macro_text import tree_of
 from calque.report.losses import ReplayedLoss
@@ -227,10 +228,10 @@ class Hybridized:
                     parts += (value._layout, value._storage.layout, history, value.__class__)
                     tensors.append(value)
                 else:
-                    flatten(value, parts, tensors, objects)
+                    tell_apart(value, parts, tensors, objects)
             if kwargs:
                 parts.append(_KEYWORDS)  # f(x, {"y": z}) is another call than f(x, y=z)
-                flatten(kwargs, parts, tensors, objects)
+                tell_apart(kwargs, parts, tensors, objects)
         except (Refused, NotDense) as refusal:
             return self._as_written(args, kwargs, _why(refusal))
         key = tuple(parts)
@@ -388,9 +389,9 @@ class Hybridized:
         stand_ins = StandIns(tensors)
         lent = Lent(args, kwargs, stand_ins.others, tensors)
         try:
-            result, capture = watched(
-                cells, lambda: self.function(*lent.args, **lent.kwargs), True, True, not entry.guards.inexact, script, stand_ins.own, first
-            )
+            capture = Capture(cells, True, True, not entry.guards.inexact, script)
+            capture.stand_ins, capture.oldest = stand_ins.own, first
+            result = capture.watch(lambda: self.function(*lent.args, **lent.kwargs))
         finally:
             changed, handles = lent.give_back(), stand_ins.hand_back()
         if changed:

@@ -30,7 +30,8 @@ from calque.record.path import Edge, Trace
 from calque.record.places import path_of
 from calque.record.recorder import VIEW, Storage, local, realised
 from calque.record.versions import modified
-from calque.replay.capture import Counts, numbers
+from calque.replay.counts import Counts
+from calque.replay.effects import numbers
 from calque.run.buffer import Buffer
 from calque.tensor import FunctionNode, GradNode, Tensor, _sequence, function_node, output_nodes
 

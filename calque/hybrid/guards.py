@@ -39,6 +39,7 @@ from calque.hybrid.impure import (
 from calque.hybrid.origin import (
     MADE,
     MISSING,
+    cached_results,
     content,
     contents,
     foreign,
@@ -46,7 +47,6 @@ from calque.hybrid.origin import (
     identities,
     is_error,
     of_calque,
-    remembered,
     slots,
     unnamed,
     user_class,
@@ -55,7 +55,7 @@ from calque.nn.functional.current import looked_up
 from calque.nn.module import Module
 from calque.observe.source import inside_package
 from calque.optim.optimizer import Optimizer, cycles
-from calque.replay.capture import Changes
+from calque.replay.counts import Changes
 from calque.replay.macro import key_of
 from calque.tensor import TENSOR_TYPES, Tensor
 
@@ -529,7 +529,7 @@ class Guards:
             raise Refused("reaches state of a thread (threading.local)")
         if isinstance(value, functools._lru_cache_wrapper) and not foreign(value.__wrapped__.__code__.co_filename):
             self.told.append((functools.partial(identities, value), identities(value)))
-            self.reach(remembered(value), depth + 1)
+            self.reach(cached_results(value), depth + 1)
         self._kind(value)
         kind = type(value)
         if not (self._attributes(value, depth) or isinstance(value, TRANSPARENT) or of_calque(kind) or user_class(kind)):

@@ -92,7 +92,7 @@ def foreign(file: str) -> bool:
     return inside_package(file) or (file.startswith(_LIBRARY) and not installed) or (installed and "/numpy/" in file)
 
 
-def remembered(function: Any) -> list[Any]:
+def cached_results(function: Any) -> list[Any]:
     """What a function of `functools.lru_cache` remembers, in no order: it may be forgotten, or be older than what the function would compute now."""
     found = gc.get_referents(function)  # with a limit all keys and results, else a dict of them
     if function.cache_parameters()["maxsize"] is None:
@@ -102,7 +102,7 @@ def remembered(function: Any) -> list[Any]:
 
 def identities(function: Any) -> set[int]:
     """Which objects it remembers."""
-    return {*map(id, remembered(function))}
+    return {*map(id, cached_results(function))}
 
 
 def contents(function: types.FunctionType) -> list[tuple[Any, Any]]:

@@ -15,7 +15,8 @@ from calque.hybrid.walk import Walk
 from calque.record.path import Counters
 from calque.record.recorder import Storage, flush, local, record_from_here
 from calque.record.trie import BOUND, root
-from calque.replay.capture import Capture, Counts, Script, plain_numbers
+from calque.replay.capture import Capture
+from calque.replay.counts import Counts
 from calque.replay.macro import Macro
 from calque.replay.moved import moved
 from calque.tensor import Tensor, wrap
@@ -187,27 +188,6 @@ def _count(macro: Macro) -> int:
     return found
 
 
-def watched(
-    cells: list[Any], function: Callable[[], Any], closed: bool = True, looks: bool = False, exact: bool = False, script: Script | None = None,
-    stand_ins: dict[int, Any] | None = None, oldest: int = 0,
-) -> tuple[Any, Capture]:  # fmt: skip
-    """Run `function` under a capture. `stand_ins`, `oldest`: see there."""
-    state = local.state
-    capture = Capture(cells, closed, True, exact, script, looks)
-    capture.stand_ins, capture.oldest = stand_ins or {}, oldest
-    state.capture = capture
-    try:
-        return function(), capture
-    except BaseException:
-        plain_numbers(state.trace)
-        if script is not None:
-            script.broken = len(capture.segments) < script.flushed
-        capture.release()
-        raise
-    finally:
-        state.capture = None
-
-
 class Region:
     """A function from storages to tensors without any other effect: the gradient of a hybridized call."""
 
@@ -228,7 +208,8 @@ class Region:
                 return replayed
         if memory.refused:
             return function()
-        result, capture = watched(cells, function, closed=False)
+        capture = Capture(cells, closed=False, tree=True, looks=False)
+        result = capture.watch(function)
         macro = capture.finish()
         Counts.recordings += 1
         if macro is None:

@@ -19,7 +19,7 @@ Kwargs = dict[str, Any]
 _RARE = (complex, slice, range, frozenset)  # plain values that are equal to others which some code tells apart, or that cannot be hashed
 
 
-def flatten(value: Any, parts: list[Any], tensors: list[Tensor], objects: list[Any]) -> None:
+def tell_apart(value: Any, parts: list[Any], tensors: list[Tensor], objects: list[Any]) -> None:
     """Append what tells calls apart."""
     kind = value.__class__
     if kind in TENSOR_TYPES:
@@ -34,14 +34,14 @@ def flatten(value: Any, parts: list[Any], tensors: list[Tensor], objects: list[A
     elif kind in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
         parts += (kind, len(value))
         for item in value:
-            flatten(item, parts, tensors, objects)
+            tell_apart(item, parts, tensors, objects)
     elif kind is dict:
         parts += (kind, len(value))
         for name, item in value.items():
             if name.__class__ not in PLAIN:
                 raise Refused(f"got a dict with keys of type {type_name(name)}")
             parts.append(name if name.__class__ is str else key_of(name))
-            flatten(item, parts, tensors, objects)
+            tell_apart(item, parts, tensors, objects)
     elif kind is Size:
         parts += (kind, value)
     elif isinstance(value, Tensor):

@@ -17,7 +17,7 @@ from calque.base.errors import ArgumentError
 from calque.base.text import human, type_name
 from calque.memory.graphs import saved_by
 from calque.memory.plan import TensorHeld
-from calque.observe.variables import NamedValue, frames, grouped, variables
+from calque.observe.variables import NamedValue, grouped, user_frames, variables
 from calque.profiler.html import bar, folded, line_cell, sized, table, tiles, write_page
 from calque.record.storage import Storage
 from calque.report.devices import synchronize
@@ -203,7 +203,7 @@ def snapshot(since: Snapshot | None = None) -> Snapshot:
     storages = {id(s): s for s in gc.get_objects() if issubclass(type(s), Storage)}
     seen: set[int] = set()
     found: list[tuple[str, NamedValue, list[TensorHeld]]] = []
-    for name, variable in grouped(variables(frames())).items():
+    for name, variable in grouped(variables(user_frames())).items():
         tensors = []
         for key, kept in variable.values.items():
             seen.add(key)

@@ -14,7 +14,7 @@ from calque.base.text import shown, type_name
 from calque.functional.common import is_tensor
 from calque.functional.creation import zeros_like
 from calque.nn.parameter import is_lazy, replace_value
-from calque.replay.capture import Changes
+from calque.replay.counts import Changes
 from calque.replay.effects import gradients_matter
 
 

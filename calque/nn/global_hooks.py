@@ -7,7 +7,7 @@ from typing import Any
 
 from calque.nn.hooks import EVERYWHERE, HookDict, RemovableHandle
 from calque.nn.module import Module
-from calque.replay.capture import Changes
+from calque.replay.counts import Changes
 
 __all__ = [
     "register_module_backward_hook", "register_module_buffer_registration_hook", "register_module_forward_hook",

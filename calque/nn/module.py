@@ -18,7 +18,7 @@ from calque.nn.hooks import EVERYWHERE, BackwardHooks, HookDict, RemovableHandle
 from calque.nn.parameter import Buffer, Parameter
 from calque.nn.registry import Registry
 from calque.nn.traps import exchanged, look_at_lists
-from calque.replay.capture import Changes
+from calque.replay.counts import Changes
 from calque.replay.effects import gradients_matter
 
 __all__ = ["Module"]

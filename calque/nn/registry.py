@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from calque.replay.capture import Changes
+from calque.replay.counts import Changes
 
 
 class Registry(dict[str, Any]):

@@ -16,7 +16,7 @@ from calque.base.errors import DTypeError, StateDictError, how_to_pass
 from calque.base.text import LONGEST, clipped, described, function_name, nearest, shown, type_name
 from calque.functional.common import is_tensor
 from calque.nn.parameter import Parameter, is_lazy
-from calque.replay.capture import Changes
+from calque.replay.counts import Changes
 from calque.tensor import upload
 
 EXTRA = "_extra_state"

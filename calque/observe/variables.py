@@ -50,7 +50,7 @@ class NamedValue:
         return sum(kept.layout.nbytes for kept in self.values.values())
 
 
-def frames(level: int = 1) -> list[FrameType]:
+def user_frames(level: int = 1) -> list[FrameType]:
     """The frames of the user, of all threads; those of this one innermost first."""
     found: list[FrameType] = []
     mine = sys._getframe(level)

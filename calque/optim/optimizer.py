@@ -34,8 +34,7 @@ from calque.optim.updates import update_again
 from calque.record import recorder
 from calque.record.others import SECTION, handed_over
 from calque.record.watching import Watcher
-from calque.replay.capture import numbers
-from calque.replay.effects import gradients_matter
+from calque.replay.effects import gradients_matter, numbers
 from calque.tensor import Tensor, constant, layout_of, upload
 
 Hooks = OrderedDict[int, Callable[..., Any]]

@@ -23,7 +23,8 @@ from calque.functional.common import is_number, is_tensor
 from calque.observe.source import warn_user
 from calque.optim.optimizer import Optimizer
 from calque.record.live import LIVE
-from calque.replay.capture import abort, again
+from calque.replay.capture import abort
+from calque.replay.effects import again
 
 STEP_WITH_EPOCH = (
     "The epoch parameter in `scheduler.step()` was not necessary and is being deprecated where possible. "

@@ -18,7 +18,7 @@ from calque.optim.parts import update
 from calque.record.live import plain
 from calque.record.numbers import scalar_tag
 from calque.record.recorder import flush, local, record_from_here
-from calque.replay.stretches import STRANGE, Stretch, StretchCounts, Stretches, generalised, possible, takes_constants, watch
+from calque.replay.stretches import STRANGE, Stretch, StretchCounts, Stretches, generalised, may_replay, record_call, takes_constants
 from calque.tensor import TENSOR_TYPES
 
 _FREE = ("params", "lr", "initial_lr", "param_names")  # what an update takes from `step_numbers` or does not look at
@@ -140,7 +140,7 @@ class Update:
 
     def record(self, optimizer: Stepping, stretch: Stretch) -> None:
         """Update as it is written, and learn from it."""
-        _, macro, capture = watch(self.cells, lambda: self._as_written(optimizer), True)
+        _, macro, capture = record_call(self.cells, lambda: self._as_written(optimizer), True)
         if macro is not None and not macro.created and [d.arguments for d in macro.definitions] == [None] * len(self.groups):
             constants = [(k, plain(v)) for k, v in enumerate(capture.values) if scalar_tag(plain(v)) != "s"]
             macro.definitions = []  # they know the optimizer, which would never be freed
@@ -186,7 +186,7 @@ def update_again(optimizer: Stepping) -> bool:
     """Update by a replay, or under a recording; False if nothing was done: the update is to run as it is written."""
     state = local.state
     kind = type(optimizer)
-    if state.grad or not optimizer.replays or not possible() or kind.__module__.rpartition(".")[0] != _PACKAGE:
+    if state.grad or not optimizer.replays or not may_replay() or kind.__module__.rpartition(".")[0] != _PACKAGE:
         return False
     if "update_group" in optimizer.__dict__ or "step_numbers" in optimizer.__dict__:  # put there by somebody
         return False

@@ -23,7 +23,8 @@ from calque.nn.module import Module
 from calque.nn.parameter import is_lazy, replace_value
 from calque.record.copies import REASON, buffer_of
 from calque.record.recorder import local
-from calque.replay.capture import Changes, abort
+from calque.replay.capture import abort
+from calque.replay.counts import Changes
 from calque.replay.effects import gradients_matter
 from calque.run.buffer import strided
 from calque.tensor import Tensor, from_array, function_node

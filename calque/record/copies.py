@@ -58,7 +58,7 @@ def _urgency() -> float:
 
 
 class _CopyCounters:
-    """What was moved between devices; read by `calque.stats()`. One object, for the reason that `recorder.Counters` is one."""
+    """What was moved between devices; read by `calque.stats()`. One object, for the reason that `Counters` of `record/path.py` is one."""
 
     __slots__ = ("copies", "nbytes")
 

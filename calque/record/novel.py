@@ -39,7 +39,7 @@ def possible(state: State) -> bool:
     )  # fmt: skip
 
 
-def at_once(
+def compute_at_once(
     trace: Trace | Instead, flush: Callable[[str], Any], op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...], row_major: bool
 ) -> Instead | None:
     """No edge is there for an operation: None if one is to be recorded, else what says what the operation means instead, here a frame of a transform

@@ -74,7 +74,7 @@ def stored(
     if how == "flat" and _is_tensor(outs[0]) and _is_tensor(result) and outs[0]._layout.numel == result._layout.numel:
         parts = [result.reshape(tuple(outs[0]._layout.shape))]
     for target, part in zip(outs, parts, strict=True):
-        write(name, target, part)
+        write_result(name, target, part)
     if not several:
         return outs[0]
     return type(result)(*outs) if hasattr(result, "_fields") else type(result)(outs)
@@ -99,11 +99,11 @@ def _takes_dtype(function: Callable[..., Any]) -> bool:
     return "dtype" in known or any(p.kind is p.VAR_KEYWORD for p in known.values())
 
 
-def write(name: str, target: Any, value: Any) -> None:
+def write_result(name: str, target: Any, value: Any) -> None:
     """One result into its tensor, which takes its shape; its own dtype stays, if that can hold the result's kind of numbers."""
     if isinstance(value, (tuple, list)):
         for one, part in zip(target, value, strict=True):
-            write(name, one, part)
+            write_result(name, one, part)
         return
     if _is_sparse(target) or _is_sparse(value):
         if not (_is_sparse(target) and _is_sparse(value)):

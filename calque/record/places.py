@@ -37,7 +37,7 @@ def path_of(edge: Edge | None) -> list[Edge]:
     return path
 
 
-def place_of(trace: Trace, op: opdef.OpDef, inputs: tuple[Any, ...], layouts: tuple[Any, ...], asked: Device | None) -> Device:
+def device_of(trace: Trace, op: opdef.OpDef, inputs: tuple[Any, ...], layouts: tuple[Any, ...], asked: Device | None) -> Device:
     """Device of the result of an operation on these operands; raises `DeviceError` if they live on different ones."""
     found = {lay.device for lay in layouts if isinstance(lay, Layout)}
     if len(found) <= 1:

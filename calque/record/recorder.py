@@ -32,7 +32,7 @@ from calque.record.novel import fresh
 from calque.record.others import LOCK, foreign_buffer
 from calque.record.path import SEVERAL, Counters, Edge, Instead, Key
 from calque.record.path import Trace as Trace
-from calque.record.places import Split, build_program, floating_outputs, place_of, split
+from calque.record.places import Split, build_program, device_of, floating_outputs, split
 from calque.record.state import State as State
 from calque.record.state import local as local
 from calque.record.state import record_from_here as record_from_here
@@ -84,7 +84,7 @@ def grow(
     result, whatever those of the operands are. `line`: what `recording_line` says, if that is known."""
     forced = device is not None
     if InUse.several and not forced:
-        device = place_of(trace, op, inputs, layouts, local.state.device)
+        device = device_of(trace, op, inputs, layouts, local.state.device)
     rule = (op, attrs, layouts, device, settings.fallback)
     value = _results.get(rule) or _results.keep(rule, result_of(op, attrs, layouts, device or CPU))
     if value.nbytes > _HUGE and op.creates and value.device is not META and value.device.backend is None:

@@ -24,9 +24,8 @@ from calque.record.state import read_by_python
 from calque.record.trie import BOUND, root
 from calque.record.versions import written_since
 from calque.record.watching import Watcher
-from calque.replay.counts import Changes, Counts, hybrid_counts
-from calque.replay.macro import ABSENT, ELSEWHERE, REALISED, Fresh, Macro, Number, Test, key_of, known_values, state_of
-from calque.run.buffer import Buffer, on_host, strided
+from calque.replay.macro import ABSENT, ELSEWHERE, REALISED, Fresh, Macro, Number, Test, key_of, state_of
+from calque.run.buffer import Buffer, host_array, strided
 from calque.run.dispatch import raise_pending
 
 ENDINGS = ("optimizer.step", BOUND, "parallel_apply", "pipeline")  # flushes that a replay repeats: nobody reads anything there
@@ -325,7 +324,7 @@ class Capture(Watcher):
         if self.active and self.tree and buffer is not None:
             if buffer.array.size > LARGEST_CONSTANT:
                 self.abort("makes a large tensor from Python data")
-            self._adopt(storage, Fresh(-1, on_host(buffer.array).copy(), storage.layout, buffer.floating))
+            self._adopt(storage, Fresh(-1, host_array(buffer.array).copy(), storage.layout, buffer.floating))
 
     def twin(self, source: Storage, storage: Storage) -> None:
         """A new storage has the value of another that exists already."""
@@ -489,6 +488,21 @@ class Capture(Watcher):
                     self.abort("uses a value recorded earlier that the guards do not reach")
                     return
 
+    def watch(self, function: Callable[[], Any]) -> Any:
+        """Run the call. If it raises, nothing comes of the recording."""
+        state = local.state
+        state.capture = self
+        try:
+            return function()
+        except BaseException:
+            plain_numbers(state.trace)
+            if self.script is not None:
+                self.script.broken = len(self.segments) < self.script.flushed
+            self.release()
+            raise
+        finally:
+            state.capture = None
+
     def release(self) -> None:
         """The call is over: numbers that are kept somewhere must keep nothing alive."""
         self.active = False
@@ -572,29 +586,3 @@ def abort(reason: str) -> None:
     """Tell a capture, if one is running, that this call cannot be replayed."""
     if (capture := local.state.capture) is not None:
         capture.abort(reason)
-
-
-def numbers(source: Callable[[], list[Any]], needed: bool = True) -> list[Any]:
-    """`source()`; under a capture as numbers that a replay asks `source` for again."""
-    capture = local.state.capture
-    return source() if capture is None else capture.numbers(source, needed)
-
-
-def again(action: Callable[[], Any]) -> None:
-    """Do something to Python state that a replay has to do as well."""
-    state = local.state
-
-    def act() -> list[Any]:
-        held, state.capture = state.capture, None
-        try:
-            action()
-        finally:
-            state.capture = held
-        return []
-
-    numbers(act, False)
-
-
-__all__ = [
-    "Capture", "Changes", "Counts", "Diverged", "Macro", "Script", "abort", "again", "flush", "hybrid_counts", "known_values", "numbers", "state_of",
-]  # fmt: skip

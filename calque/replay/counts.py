@@ -14,7 +14,7 @@ class Changes:
 
 
 class _Counts:
-    """What became of calls of hybridized functions. One object, for the reason that `recorder.Counters` is one."""
+    """What became of calls of hybridized functions. One object, for the reason that `Counters` of `record/path.py` is one."""
 
     __slots__ = ("functions", "replays", "recordings", "imperative", "continued", "nodes", "reasons")
 

@@ -1,5 +1,5 @@
-"""What higher layers tell a capture: changes of Python state that depend on numbers a call has read, and that a replay repeats with the numbers
-that it reads; that gradients matter."""
+"""What higher layers tell a capture: numbers that are others in the next call; changes of Python state, which a replay repeats with the numbers that
+it reads; that gradients matter."""
 
 from __future__ import annotations
 
@@ -9,6 +9,27 @@ from typing import Any
 from calque.record.live import LIVE, plain
 from calque.record.recorder import local
 from calque.replay.macro import Number
+
+
+def numbers(source: Callable[[], list[Any]], needed: bool = True) -> list[Any]:
+    """`source()`; under a capture as numbers that a replay asks `source` for again."""
+    capture = local.state.capture
+    return source() if capture is None else capture.numbers(source, needed)
+
+
+def again(action: Callable[[], Any]) -> None:
+    """Do something to Python state that a replay has to do as well."""
+    state = local.state
+
+    def act() -> list[Any]:
+        held, state.capture = state.capture, None
+        try:
+            action()
+        finally:
+            state.capture = held
+        return []
+
+    numbers(act, False)
 
 
 def gradients_matter(t: object = None) -> None:

@@ -14,7 +14,7 @@ from calque.base.config import settings
 from calque.record.numbers import BAKED
 from calque.record.path import Counters, Edge
 from calque.record.recorder import Storage, Trace, local
-from calque.replay.capture import Capture, plain_numbers
+from calque.replay.capture import Capture
 from calque.replay.macro import Macro
 
 PLACES = 256  # places of the trace; with more of them the one that was met first is forgotten
@@ -23,7 +23,7 @@ STRANGE = 5  # calls in a row at places that were never met
 
 
 class _StretchCounts:
-    """What became of calls, for `calque.stats()`. One object, for the reason that `recorder.Counters` is one."""
+    """What became of calls, for `calque.stats()`. One object, for the reason that `Counters` of `record/path.py` is one."""
 
     __slots__ = ("replays", "recordings")
 
@@ -123,25 +123,16 @@ class Stretches:
         return level
 
 
-def possible() -> bool:
+def may_replay() -> bool:
     """Whether calls may be recorded or replayed now."""
     state = local.state
     return settings.macros and state.capture is None and not settings.checked and state.trace.__class__ is Trace
 
 
-def watch(cells: list[Storage | None], function: Callable[[], Any], closed: bool) -> tuple[Any, Macro | None, Capture]:
+def record_call(cells: list[Storage | None], function: Callable[[], Any], closed: bool) -> tuple[Any, Macro | None, Capture]:
     """Run `function`: its result, and its macro if it is one stretch that only records."""
-    state = local.state
     capture = Capture(cells, closed, constants=True)
-    state.capture = capture
-    try:
-        result = function()
-    except BaseException:
-        plain_numbers(state.trace)
-        capture.release()
-        raise
-    finally:
-        state.capture = None
+    result = capture.watch(function)
     macro = capture.finish()
     StretchCounts.recordings += 1
     if macro is None or len(capture.segments) > 1 or macro.ending or macro.checks or macro.peeks or macro.dropped:
@@ -152,7 +143,7 @@ def watch(cells: list[Storage | None], function: Callable[[], Any], closed: bool
 def verify(macro: Macro, cells: list[Storage | None], function: Callable[[], Any], closed: bool, name: str) -> Any:
     """Instead of a replay (`settings.verify`): run `function`, which must record again what the macro holds. If it does not, it depends on something
     that its caller does not compare, or changes something, and replays of it were wrong."""
-    result, again, capture = watch(cells, function, closed)
+    result, again, capture = record_call(cells, function, closed)
     capture.release()
     if again is None or again.stretch() != macro.stretch():
         raise AssertionError(

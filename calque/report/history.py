@@ -41,7 +41,7 @@ _seen = Cache("lines of histories", 1500, 1 / 256)
 _roots = Cache("lines of backward passes", 8000, 1 / 256)
 
 
-def watch(t: Any) -> None:
+def watch_history(t: Any) -> None:
     """A realised tensor with history enters a new trace. Once is normal; again and again in one graph keeps every iteration alive."""
     node = t._grad_fn
     line = node.line

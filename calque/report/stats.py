@@ -18,7 +18,7 @@ from calque.base.text import shown
 from calque.observe.causes import Causes, Compilation, flush_lines, unrepeated
 from calque.record.copies import CopyCounters
 from calque.record.path import Counters
-from calque.replay.capture import hybrid_counts
+from calque.replay.counts import hybrid_counts
 from calque.replay.stretches import stretch_counts
 from calque.run.backends import backend, host_memory
 from calque.run.dispatch import DispatchCounters, wait_for_queues

@@ -99,7 +99,7 @@ class Compiled:
 
     def _report(self, machine_code: float) -> None:
         if events.logs("fuse"):
-            events.log("fuse", compiler().explain(self.source, self.narrow))
+            events.log("fuse", compiler().explain_cuts(self.source, self.narrow))
         if events.logs("compile"):
             times = f"lowered in {self.lowering * 1e3:.1f} ms, machine code in {machine_code * 1e3:.1f} ms"
             events.log("compile", f"{events.label(self.source)}: {len(self.source.nodes)} nodes in {self.launches} launches, {times}")

@@ -66,7 +66,7 @@ class Buffer:
             self.task = None
         result: np.ndarray[Any, Any] = self.array
         if result.__class__ is not np.ndarray:
-            return on_host(result)
+            return host_array(result)
         return result
 
     def readable(self) -> np.ndarray[Any, Any]:
@@ -91,7 +91,7 @@ class Buffer:
                 raise own(writer.error)
         result: np.ndarray[Any, Any] = self.array
         if result.__class__ is not np.ndarray:
-            return on_host(result)
+            return host_array(result)
         return result
 
     def whole(self) -> "Buffer":
@@ -120,7 +120,7 @@ def _wait_seen(session: events.Session, task: Task) -> None:
         session.end("wait for a value", start)
 
 
-def on_host(value: Any) -> np.ndarray[Any, Any]:
+def host_array(value: Any) -> np.ndarray[Any, Any]:
     """What a device computes, once it is there, as an array of the host; not to be written to."""
     if value is None:
         raise interrupted()
@@ -196,7 +196,7 @@ def exported_view(buffer: Buffer, view: Layout) -> np.ndarray[Any, Any]:
 def strided(flat: np.ndarray[Any, Any], view: Layout) -> np.ndarray[Any, Any]:
     """NumPy view of a dense 1-D array under a layout; no copy, unless the array is a device's."""
     if flat.__class__ is not np.ndarray:
-        flat = on_host(flat)
+        flat = host_array(flat)
     if flat.dtype is not view.dtype.np and flat.dtype != view.dtype.np:  # a real view of complex numbers, or a complex one of real ones
         size = view.dtype.itemsize
         flat = flat[: flat.nbytes // size * size // flat.itemsize].view(view.dtype.np)

@@ -27,7 +27,7 @@ from calque.observe import events
 from calque.observe.causes import compiled
 from calque.observe.source import user_line
 from calque.run.backends import Compiled, Interpreted, Structure, allocate, compile_or_interpret
-from calque.run.buffer import Buffer, interrupted, next_program, on_host
+from calque.run.buffer import Buffer, host_array, interrupted, next_program
 from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage
 from calque.run.engine import CPU_QUEUE, ENGINE, Queue, Task, alone, depths, drain, forget_frames, somebody_waits
@@ -55,7 +55,7 @@ Array = np.ndarray[Any, Any]
 
 
 class _DispatchCounters:
-    """How many program forms were made; read by `calque.stats()`. One object, for the reason that `recorder.Counters` is one."""
+    """How many program forms were made; read by `calque.stats()`. One object, for the reason that `Counters` of `record/path.py` is one."""
 
     __slots__ = ("compiled", "interpreted", "fallbacks")
 
@@ -560,7 +560,7 @@ def _check(program: Program, arrays: list[Any], scalars: Sequence[Any], outputs:
 
 def _flat_copy(value: Array) -> Array:
     if value.__class__ is not np.ndarray:
-        value = on_host(value)
+        value = host_array(value)
     fresh = new_array(value.size, None, value.dtype)
     fresh[...] = value.reshape(-1)
     return fresh

@@ -7,7 +7,7 @@ import gc
 from calque.base.errors import OutOfMemoryError
 from calque.base.text import human
 from calque.ir.program import Program
-from calque.observe.variables import frames, grouped, variables
+from calque.observe.variables import grouped, user_frames, variables
 from calque.run.buffer import Buffer
 from calque.run.interrupt import of_handler
 
@@ -57,7 +57,7 @@ def _holders() -> str:
     try:
         buffers = [thing for thing in gc.get_objects() if type(thing) is Buffer and thing.array is not None]
         total = sum({id(b.array): b.array.nbytes for b in buffers}.values())
-        groups = grouped(variables(frames()))
+        groups = grouped(variables(user_frames()))
         unnamed = total - sum(v.nbytes for v in groups.values())
         largest = sorted(groups.items(), key=lambda item: -item[1].nbytes)[:_SHOWN]
         shown = [

@@ -102,7 +102,7 @@ def varied(described: Description | None, backend: Backend) -> bool:
     return described is not None and FAMILIES.varied(described, backend.name)
 
 
-def explain(program: Program, narrow: Narrow | None = None) -> str:
+def explain_cuts(program: Program, narrow: Narrow | None = None) -> str:
     """Why the program is cut into launches as it is."""
     program = simplified(program, narrow)
     return f"{program}\n{fuse(program).explain()}"

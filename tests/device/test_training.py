@@ -35,8 +35,8 @@ def test_steps_neither_compile_nor_read(program: Callable[[], Any], device: Any,
     training = Training(program, device)
     training.losses(4)
     before, reads = compiled(), []
-    real = buffer.on_host
-    monkeypatch.setattr(buffer, "on_host", lambda value: reads.append(value) or real(value))
+    real = buffer.host_array
+    monkeypatch.setattr(buffer, "host_array", lambda value: reads.append(value) or real(value))
     with jax.transfer_guard("disallow"):
         losses = [training.step() for _ in range(6)]
     assert compiled() == before

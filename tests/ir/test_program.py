@@ -10,7 +10,7 @@ from calque.backend.ref.interpret import interpret as define
 from calque.ir.program import Program
 from calque.ir.text import format_program
 from calque.kernel.interpret import interpret
-from calque.run.pipeline import compile_program, explain, simplified
+from calque.run.pipeline import compile_program, explain_cuts, simplified
 from tests.kernel.random_programs import random_program
 
 
@@ -25,7 +25,7 @@ def test_nobody_changes_a_node(seed: int) -> None:
     before, passed = snapshot(program), simplified(program)
     after = snapshot(passed)
     schedule = compile_program(program)
-    explain(program)
+    explain_cuts(program)
     define(program, [a.copy() for a in arrays], list(scalars))
     interpret(schedule, arrays, scalars)
     compile_program(passed)

@@ -14,7 +14,7 @@ from calque.ir.program import Program
 from calque.kernel.interpret import interpret
 from calque.kernel.memory import predicted_peak
 from calque.kernel.schedule import Contract, Host, Loop, Schedule
-from calque.run.pipeline import compile_program, explain
+from calque.run.pipeline import compile_program, explain_cuts
 from tests.kernel.programs import Build, random_array
 
 
@@ -384,13 +384,13 @@ def test_explain_says_why_a_value_is_not_fused() -> None:
     b = Build()
     x = b.input((6, 10))
     y = b.exp(x)
-    text = explain(b.program(b.sum(y, attrs=((1,), False)), b.sum(y, attrs=((0,), False))))
+    text = explain_cuts(b.program(b.sum(y, attrs=((1,), False)), b.sum(y, attrs=((0,), False))))
     assert "is not in group 0: it reduces over [6], the group over [10]" in text
 
 
 def test_explain_names_groups_and_members() -> None:
     b = Build()
-    text = explain(b.program(softmax(b, b.input((4, 10)), 1)))
+    text = explain_cuts(b.program(softmax(b, b.input((4, 10)), 1)))
     assert "group 0 (loop) over [4] reducing [10]" in text
     assert "amax" in text
 

@@ -13,7 +13,7 @@ from calque.autograd.host import on_host, slices
 from calque.autograd.transform import tree
 from calque.autograd.transform.frame import COPY, Frame, functional, is_tensor, on_level, overwritten, seen, shows_all, without_history
 from calque.autograd.transform.history import History
-from calque.autograd.transform.whole import remembered, through
+from calque.autograd.transform.whole import give_history, through
 from calque.base.dtypes import DType, int64
 from calque.base.errors import ArgumentError, AutogradError, BatchError, OutOfRangeError
 from calque.base.layout import Layout, dense_layout
@@ -252,7 +252,7 @@ class BatchFrame(Frame):
             found = [self.lifted(batch) for batch in self.below(lambda: local.state.trace.whole(every, lowered, {}))]  # type: ignore[union-attr]
         finally:
             state.grad = before
-        remembered(function, leaves, structure, found)
+        give_history(function, leaves, structure, found)
         return tree.unflatten(found, shapes[-1])
 
     def host_values(self, shape: Shape, dtype: DType, values: Callable[[], Any], random: bool = False) -> Tensor:

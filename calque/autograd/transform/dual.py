@@ -12,7 +12,7 @@ from calque.autograd.host import Whole, on_host
 from calque.autograd.modes import enable_grad
 from calque.autograd.transform import tree
 from calque.autograd.transform.frame import COPY, Frame, functional, is_tensor, overwritten, own_value, seen, shows_all
-from calque.autograd.transform.whole import Transforms, remembered, through
+from calque.autograd.transform.whole import Transforms, give_history, through
 from calque.base.dtypes import DType
 from calque.base.errors import DTypeError, ForwardModeError, ShapeError
 from calque.base.layout import Layout, dense_layout, value_layout
@@ -312,7 +312,7 @@ class DualFrame(Frame):
         results, shape = tree.flatten(value)
         tangents = tree.flatten(moved)[0] if moving else [None] * len(results)
         found = [self._result(p, t if p._layout.dtype.category >= 2 else None) for p, t in zip(results, tangents, strict=True)]
-        remembered(function, leaves, structure, found)
+        give_history(function, leaves, structure, found)
         return tree.unflatten(found, shape)
 
     def varies(self, storage: Storage) -> bool:

@@ -34,7 +34,7 @@ def through(function: Callable[..., Any], args: Any, keywords: Any) -> Any:
         return local.state.trace.whole(function, args, keywords)  # type: ignore[union-attr]
 
 
-def remembered(function: Callable[..., Any], leaves: list[Any], structure: Any, results: list[Any]) -> None:
+def give_history(function: Callable[..., Any], leaves: list[Any], structure: Any, results: list[Any]) -> None:
     """Give the results of `function` a history on the level that records now. `leaves`, `structure`: its arguments and keywords."""
     inputs = [k for k, x in enumerate(leaves) if is_tensor(x) and x._requires_grad]
     outputs = [k for k, out in enumerate(results) if is_tensor(out) and out._layout.dtype.category >= 2]

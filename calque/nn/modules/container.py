@@ -12,7 +12,7 @@ from calque.base.text import clipped, described, type_name
 from calque.functional.common import is_tensor
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
-from calque.replay.capture import Changes
+from calque.replay.counts import Changes
 
 __all__ = ["ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]
 

@@ -16,7 +16,8 @@ from calque.base.text import type_name
 from calque.functional.common import is_tensor
 from calque.nn.modules.container import ModuleDict, ModuleList
 from calque.nn.parameter import Parameter, replace_value
-from calque.replay.capture import Changes, abort
+from calque.replay.capture import abort
+from calque.replay.counts import Changes
 
 __all__ = [
     "ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations",

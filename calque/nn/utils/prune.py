@@ -22,7 +22,7 @@ from calque.autograd.modes import no_grad
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.text import shown, type_name
 from calque.nn.parameter import replace_value
-from calque.replay.capture import Changes
+from calque.replay.counts import Changes
 from calque.tensor import Tensor
 
 __all__ = [
