@@ -21,6 +21,10 @@ OURS = "calque.compat."  # in front of `torch`: the folder of names that only `t
 # `torch.` is one of these modules, `refused` is none, and `absent` names the device whose module it is.
 HANDED_ON: dict[str, tuple[str, ...]] = {
     "torch._compile": ("torch.compiler: _disable_dynamo=disable",),
+    "torch._subclasses": (),
+    "torch._subclasses.fake_tensor": (
+        "refused: FakeTensor FakeTensorMode", "calque.compat.refused: is_fake=no", "contextlib: unset_fake_temporarily=nullcontext",
+    ),
     "torch._tensor_str": ("calque.functional.printing: PRINT_OPTS=OPTIONS _add_suffixes=closed _tensor_str=contents",),
     "torch.amp": (),
     "torch.amp.grad_scaler": ("calque.amp: GradScaler OptState",),
@@ -32,9 +36,13 @@ HANDED_ON: dict[str, tuple[str, ...]] = {
     "torch.distributed._composable": (),
     "torch.distributed._composable.fsdp": ("torch.distributed.fsdp: FSDPModule MixedPrecisionPolicy OffloadPolicy fully_shard",),
     "torch.distributed._functional_collectives": ("refused: all_to_all_single_autograd wait_tensor",),
+    "torch.distributed.algorithms": (),
+    "torch.distributed.algorithms.ddp_comm_hooks": (),
+    "torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks": ("calque.distributed.hooks: noop_hook",),
     "torch.distributed.algorithms.ddp_comm_hooks.default_hooks": (
         "calque.distributed.hooks: allreduce_hook bf16_compress_hook bf16_compress_wrapper fp16_compress_hook fp16_compress_wrapper",
     ),
+    "torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook": ("refused: PostLocalSGDState post_localSGD_hook",),
     "torch.distributed.algorithms.join": ("calque.distributed.join: Join JoinHook Joinable",),
     "torch.distributed.algorithms.model_averaging": (),
     "torch.distributed.algorithms.model_averaging.averagers": ("refused: ModelAverager PeriodicModelAverager",),
@@ -52,6 +60,10 @@ HANDED_ON: dict[str, tuple[str, ...]] = {
     "torch.distributed.pipelining": (
         "refused: Pipe PipelineStage Schedule1F1B ScheduleGPipe ScheduleInterleaved1F1B SplitPoint build_stage pipe_split pipeline",
     ),
+    "torch.distributed.rpc": (
+        "refused: PyRRef RRef RpcBackendOptions TensorPipeRpcBackendOptions WorkerInfo get_worker_info init_rpc",
+        "calque.compat.refused: is_available=no", "refused: remote rpc_async rpc_sync shutdown",
+    ),
     "torch.distributed.tensor._utils": ("refused: compute_local_shape_and_global_offset",),
     "torch.distributed.tensor.parallel": ("refused: ColwiseParallel RowwiseParallel parallelize_module",),
     "torch.distributed.tensor.placement_types": ("torch.distributed.tensor: Partial Placement Replicate Shard", "refused: _StridedShard"),
@@ -66,6 +78,7 @@ HANDED_ON: dict[str, tuple[str, ...]] = {
         "calque.distributions.multivariate_normal: _batch_mahalanobis=batch_mahalanobis _batch_mv=batch_mv",
         "calque.distributions.multivariate_normal: _precision_to_scale_tril=precision_to_scale_tril",
     ),
+    "torch.fx.experimental.proxy_tensor": ("calque.compat.refused: get_proxy_mode=nothing", "refused: make_fx"),
     "torch.jit.annotations": (
         "typing: Any Dict List Optional Tuple Union",
         "torch._jit_internal: BroadcastingList1 BroadcastingList2 BroadcastingList3",
@@ -89,6 +102,7 @@ HANDED_ON: dict[str, tuple[str, ...]] = {
     "torch.quantization.observer": ("torch.ao.quantization.observer: *",),
     "torch.quantization.qconfig": ("torch.ao.quantization.qconfig: *",),
     "torch.utils.data.distributed": ("calque.distributed.sampler: DistributedSampler",),
+    "torch.utils.model_zoo": ("calque.hub: load_url=load_state_dict_from_url",),
     "torch.utils.tensorboard": (),
     "torch.utils.tensorboard.writer": ("calque.monitor: SummaryWriter",),
     "torch.xpu": ("absent: XPU",),

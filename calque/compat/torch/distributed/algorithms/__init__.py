@@ -1,3 +1,0 @@
-"""`torch.distributed.algorithms`."""
-
-__all__: list[str] = []

@@ -1,3 +1,0 @@
-"""`torch.distributed.algorithms.ddp_comm_hooks`."""
-
-__all__: list[str] = []
