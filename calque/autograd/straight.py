@@ -18,7 +18,7 @@ from calque.ops.opdef import OpDef
 from calque.record.nodes import GradNode
 from calque.record.path import unknown
 from calque.record.recorder import INPUT, VIEW, VIEW_AT, WITH_OFFSET, Storage
-from calque.record.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, SHOW, UNARY, Tape, attach, remembered, shifted
+from calque.record.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, SHOW, UNARY, Tape, attach, moved, remembered
 from calque.tensor import Tensor
 
 NOTHING, SAME, AGAIN, MADE, SHOWN, GIVEN, WITHIN = range(7)
@@ -38,8 +38,8 @@ def shape_of(view: Layout) -> Layout:
 
 
 _NAMES = {
-    "INPUT": INPUT, "VIEW": VIEW, "VIEW_AT": VIEW_AT, "Storage": Storage, "Tensor": Tensor, "new": object.__new__, "attach": attach,
-    "shifted": shifted, "remembered": remembered, "default": get_default_dtype, "shape_of": shape_of,
+    "INPUT": INPUT, "VIEW": VIEW, "VIEW_AT": VIEW_AT, "Storage": Storage, "Tensor": Tensor, "new": object.__new__, "attach": attach, "moved": moved,
+    "remembered": remembered, "default": get_default_dtype, "shape_of": shape_of,
 }  # fmt: skip
 
 
@@ -262,7 +262,7 @@ class Writer:
         self._alone(base)
         view = more[0]
         shape, strides = self.constant(tuple(view.shape)), self.constant(view.strides)
-        shown = self.constant(view) if handle is None else f"shifted({self.constant(more)}, h{handle}._layout.offset)[0]"
+        shown = self.constant(view) if handle is None else f"moved({self.constant(more)}, h{handle}._layout.offset)[0]"
         self.lines.append(f"v = {shown}")
         self._either(f"(VIEW, r{base}, v)", f"(VIEW_AT, (r{base},), {shape}, {strides})", "v.offset", False)
         self._next()
@@ -318,7 +318,7 @@ class Writer:
                 continue
             storage = f"s{which}" if how >= GIVEN else f"m{which}"
             if how == WITHIN:
-                shown = f"shifted({self.constant(view)}, h{view[1]}._layout.offset)[0]"
+                shown = f"moved({self.constant(view)}, h{view[1]}._layout.offset)[0]"
             else:
                 shown = self.constant(view)
             remembered = "None" if seen is None else f"(trace, {storage}.slot, r{seen})"

@@ -22,7 +22,7 @@ from calque.record.nodes import FunctionNode, GradNode
 from calque.record.path import unknown
 from calque.record.recorder import BACKWARD, Storage, Trace, local
 from calque.record.state import State
-from calque.record.tape import Beginning, Tape, Unread, shifted
+from calque.record.tape import Beginning, Tape, Unread, moved
 from calque.tensor import TENSOR_TYPES, Tensor
 
 Rule = Callable[[Any, Any], Sequence[Any]]
@@ -99,7 +99,7 @@ class Template:
         beginning = mark.handles[handle]._layout
         if beginning.dtype is not view.dtype:
             raise Unread  # it counts other elements
-        return WITHIN, k, shifted((view, handle), -beginning.offset)
+        return WITHIN, k, moved((view, handle), -beginning.offset)
 
     def append(self, node: GradNode, storages: list[Storage], handles: list[Any]) -> list[Any] | None:
         """Record what the rule would record; None if it has to be run."""
@@ -132,7 +132,7 @@ class Template:
                 t = _new(Tensor)
                 t._storage = storage = storages[k] if how >= GIVEN else made[k]
                 if how == WITHIN:
-                    view = shifted(view, handles[view[1]]._layout.offset)[0]
+                    view = moved(view, handles[view[1]]._layout.offset)[0]
                 t._layout, t._requires_grad = view, False
                 t._grad_fn = t._grad = t._base = t._views = t._hooks = None
                 t._cache = None if seen is None else (trace, storage.slot, slots[seen])

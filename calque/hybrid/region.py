@@ -18,7 +18,7 @@ from calque.record.trie import BOUND, root
 from calque.replay.capture import Capture
 from calque.replay.counts import Counts
 from calque.replay.macro import Macro
-from calque.replay.moved import moved
+from calque.replay.moved import recorded_elsewhere
 from calque.tensor import Tensor, wrap
 
 PLACES = 128  # places of a trace that were met once; with more of them a call starts a new trace, whose beginning is always the same place
@@ -82,7 +82,7 @@ class CallMemory:
             return None
         elsewhere = [m for (known, _), level in self.roots.items() if known == key for m in level if m.ready]
         for macro in sorted(elsewhere, key=lambda m: -m.used)[:VARIANTS]:
-            here = moved(macro, trace, cells)  # type: ignore[arg-type]
+            here = recorded_elsewhere(macro, trace, cells)  # type: ignore[arg-type]
             if here is not None and here.fits(trace, cells):  # type: ignore[arg-type]
                 self._level((key, here.start)).append(here)
                 self._grown(1)

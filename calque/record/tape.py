@@ -221,7 +221,7 @@ class _Walk:
             if buffer is not None and (buffer.owner is not None or buffer.export is not None):
                 raise Elsewhere
         if handle is not None:
-            more = shifted(more, self.handles[handle]._layout.offset)
+            more = moved(more, self.handles[handle]._layout.offset)
         view, whole = more
         key = (VIEW, self.slots[base], view)
         edge = self.cur.next.get(key)
@@ -264,7 +264,7 @@ def attach(trace: Trace, entering: Sequence[tuple[Storage, Any, int]]) -> None:
             capture.enter(storage, slot)
 
 
-def shifted(more: tuple[Any, ...], offset: int) -> tuple[Any, ...]:
+def moved(more: tuple[Any, ...], offset: int) -> tuple[Any, ...]:
     """A view that is told relative to an operand's handle, which begins at an offset of its own."""
     view, whole = more
     return layout(tuple(view.shape), view.strides, view.offset + offset, view.dtype, view.device), whole

@@ -38,7 +38,7 @@ class Bound(Exception):
     """The stretch means something else here, or cannot be told apart from what does."""
 
 
-def moved(macro: Macro, trace: Trace, cells: list[Storage | None]) -> Macro | None:
+def recorded_elsewhere(macro: Macro, trace: Trace, cells: list[Storage | None]) -> Macro | None:
     """`macro`, as its call would be recorded where the trace stands; None if only running it tells."""
     if macro.result is None:  # what follows in the call is known there alone
         return None

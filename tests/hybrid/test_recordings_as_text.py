@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 import calque
 from calque import nn
+from calque.base import config
 from calque.record.recorder import flush, local
 from calque.replay.macro import Macro
 from calque.replay.macro_text import text_of, tree_of
@@ -19,6 +21,15 @@ from tests.hybrid.reading import read
 from tests.hybrid.test_programs import blocks, check
 
 pytestmark = pytest.mark.filterwarnings("ignore::calque.base.errors.NonFiniteWarning")  # random programs overflow now and then
+
+
+@pytest.fixture
+def _two_devices(_compiled: None) -> Iterator[None]:
+    before = config.settings.logical_devices
+    calque.set_logical_devices(2)
+    yield
+    calque.synchronize()
+    config.settings.logical_devices = before
 
 
 def carry(old: list[Macro], new: list[Macro]) -> None:
@@ -64,7 +75,7 @@ class Rereading:
 
 @given(lines=blocks(), number=st.integers(0, 1000))
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
-def test_random_programs(two_devices: None, lines: list[str], number: int) -> None:
+def test_random_programs(_two_devices: None, lines: list[str], number: int) -> None:
     """Replays of what was read do what the program does as it is written."""
     check(lines, number, Rereading)
 
@@ -83,7 +94,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_programs(two_devices: None, name: str) -> None:
+def test_programs(_two_devices: None, name: str) -> None:
     """The same of known programs; most of their calls are replays, and all of these of text."""
     made: list[Rereading] = []
 
