@@ -8,6 +8,7 @@ a pass that is recorded or differentiated again, the function is run once more, 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,15 +35,17 @@ KINDS = 8  # layouts of gradients that a rule is watched for
 
 
 class WatchedCall:
-    """A call that was watched: what runs its function again. `shadows`: its operands, where they stand among the arguments; `nodes`: the graph that
-    it made, of these and of `values`: operands, storages of the results of steps, None for what makes nothing. No memory of the user's is kept."""
+    """A call that was watched: what runs its function again, and has its rules watched, in one thread at a time (`lock`). `shadows`: its operands,
+    where they stand among the arguments; `nodes`: the graph that it made, of these and of `values`: operands, storages of the results of steps, None
+    for what makes nothing. No memory of the user's is kept."""
 
-    __slots__ = ("function", "args", "keywords", "shadows", "nodes", "values")
+    __slots__ = ("function", "args", "keywords", "shadows", "nodes", "values", "lock")
 
     def __init__(self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any], shadows: list[Any]) -> None:
         self.function, self.args, self.keywords, self.shadows = function, args, keywords, shadows
         self.nodes: list[Any] = []
         self.values: list[Any] = []
+        self.lock = threading.Lock()
 
     def again(self, number: int, node: FunctionNode, grad: Any) -> Sequence[Any]:
         """What node `number` of the graph gives, of which `node` is one, by the rule of the function itself."""
@@ -123,13 +126,14 @@ class NodeSteps:
     def _by_steps(self, trace: Eager, node: FunctionNode, grad: Tensor) -> Any:
         key = get_default_dtype(), grad._layout.origin or grad._layout
         known = self.known.get(key)
-        if known is None and len(self.known) < KINDS:
-            self.call.filled()
+        if known is None and len(self.known) < KINDS and self.call.lock.acquire(blocking=False):
             try:
+                self.call.filled()
                 self.watched(trace, grad._layout)
             finally:
                 self.call.emptied()
-            known = self.known[key]
+                self.call.lock.release()
+            known = self.known.get(key)
         if not known:
             return None
         if not settings.verify:
