@@ -218,10 +218,9 @@ class Eager:
 
     def uploaded(self, values: Any, view: Layout) -> Tensor:
         """A tensor with a copy of small values, which may go to any device: in NumPy's memory, as what is computed here."""
-        kind = view.dtype.np
-        copied = np.array(values, kind, order="C")
-        if copied.dtype is not kind:  # C has two integers of 64 bits, which are equal to NumPy and not to its loops
-            copied = copied.astype(kind)
+        copied = np.array(values, view.dtype.np, order="C")
+        if copied.dtype is not view.dtype.np:  # NumPy keeps a long long, which is an int64, but of which its functions make doubles beside a long
+            copied = copied.view(view.dtype.np)
         found = self.made(copied, view, True)
         found._storage.buffer.floating = True  # type: ignore[union-attr]
         return found

@@ -416,3 +416,16 @@ def test_a_result_is_never_the_memory_of_its_operand(everything: None, dtype: st
             result[0] = 2
             result.masked_fill_(result == 1, 0)
             assert x.tolist() == [1, 0, 1], name
+
+
+def test_long_long_is_int64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy's other type of 64 bits, which ONNX Runtime's results have: of it and a long, NumPy's remainder is a double."""
+
+    def function() -> list[calque.Tensor]:
+        divisor = calque.full((), 2, dtype=calque.int64) + 2
+        x = calque.tensor(np.array([6, 3, -1], np.longlong))
+        found = [f(x, divisor) for f in (calque.remainder, calque.fmod, calque.floor_divide, calque.pow, calque.bitwise_xor)]
+        assert all(t.numpy().tolist() == t.tolist() and {*map(type, t.tolist())} == {int} for t in (x, *found))
+        return [*found, *[x - y for y in found]]
+
+    both(function, monkeypatch)
