@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calque.autograd.assign import assign
-from calque.autograd.host import for_all_slices, on_host
+from calque.autograd.host import for_all_slices
 from calque.base import dtypes as dt
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, IndexTypeError, OutOfRangeError, OverlapError, ShapeError, how_to_pass
@@ -266,14 +266,13 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
     return reshape(_combined(base, d, where_, part, reduce, include_self), tuple(input._layout.shape))
 
 
-@beside_input
 def _combined(base: Tensor, d: int, index: Tensor, part: Tensor, reduce: str, include_self: bool) -> Tensor:
     """`scatter_reduce` of what has dims and fits, by prod, amax or amin."""
     plain = None
 
     def value() -> Tensor:
         nonlocal plain
-        plain = _combined_on_host(base, d, index, part, reduce, include_self)
+        plain = _written_together(base, d, index, part, reduce, include_self)
         return plain
 
     def backward(g: Tensor) -> tuple[Tensor, Tensor]:
@@ -281,7 +280,8 @@ def _combined(base: Tensor, d: int, index: Tensor, part: Tensor, reduce: str, in
         grads = (_prod_gradient if reduce == "prod" else _extreme_gradient)(g, base, d, index, part, result, include_self)
         return grads if include_self else (_scattered("scatter", "scatter", grads[0], d, index, 0), grads[1])
 
-    return with_formula("ScatterReduceBackward0", (base, part), value, backward)
+    straight = not include_self and reduce != "prod"  # extremes that the base equals share with it: it is no operand of the last operation
+    return with_formula("ScatterReduceBackward0", (base, part), value, backward, straight)
 
 
 def _extreme_gradient(g: Tensor, base: Tensor, d: int, index: Tensor, part: Tensor, result: Any, include_self: bool) -> tuple[Tensor, Tensor]:
@@ -315,24 +315,17 @@ def _several_zeros(g: Tensor) -> tuple[Tensor]:
     )
 
 
-def _combined_on_host(base: Tensor, d: int, index: Tensor, part: Tensor, reduce: str, include_self: bool) -> Tensor:
-    combine = {"prod": np.multiply, "amax": np.maximum, "amin": np.minimum}[reduce]
-    if base._layout.device is META:
-        return prim("copy", base)
-
-    def combined(given: np.ndarray[Any, Any], at: np.ndarray[Any, Any], elements: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        values, grid = np.array(given), list(np.indices(at.shape))
-        grid[d] = at
-        if not include_self:
-            kind = values.dtype.kind
-            whole = (np.iinfo(values.dtype).min, np.iinfo(values.dtype).max) if kind in "iu" else (-np.inf, np.inf)
-            low, high = (False, True) if kind == "b" else whole
-            values[tuple(grid)] = {"prod": 1, "amax": low, "amin": high}[reduce]
-        with np.errstate(all="ignore"):  # NumPy warns of NaN, and of products that leave the range
-            combine.at(values, tuple(grid), elements)
-        return values
-
-    return upload(on_host("scatter_reduce", combined, (base, index, part), [tuple(base._layout.shape)])[0], base._layout.dtype)
+def _written_together(base: Tensor, d: int, index: Tensor, part: Tensor, reduce: str, include_self: bool) -> Tensor:
+    """The values of `_combined`, by the primitive that writes them; without the base its places begin with what changes nothing."""
+    kind = base._layout.dtype
+    if not include_self:
+        low, high = (False, True) if kind is dt.bool_ else (-np.inf, np.inf)
+        if kind.category == 1:
+            low, high = int(np.iinfo(kind.np).min), int(np.iinfo(kind.np).max)
+        nothing = {"prod": 1, "amax": low, "amin": high}[reduce]
+        base = prim("scatter", base, index, prim("full", (nothing, kind), tuple(index._layout.shape)), d)
+    name = {"prod": "scatter_prod", "amax": "scatter_max", "amin": "scatter_min"}["amin" if kind is dt.bool_ and reduce == "prod" else reduce]
+    return prim(name, base, index, part, d)
 
 
 @public(out="exact", steps=True)

@@ -307,7 +307,7 @@ def _scatter_one(g: Graph, n: Node) -> int | None:
     numbers = g.add(opdef.get("iota"), (), (line, at.dtype), line, at.dtype)
     hit = g.add(opdef.get("eq"), (numbers, index), (), n.shape, bool_)
     nothing = g.add(opdef.get("constant"), (), (zero, n.dtype), (), n.dtype)
-    if n.op.adds and n.dtype.category == 2:
+    if n.op.combine == "sum" and n.dtype.category == 2:
         source = g.add(opdef.get("add"), (source, nothing), (), g.nodes[source].shape, n.dtype)
     return g.add(opdef.get("where"), (hit, source, nothing), (), n.shape, n.dtype)
 

@@ -12,12 +12,12 @@ from math import prod
 
 from calque.ir.program import Node
 from calque.ir.scalar import BINARY, UNARY
-from calque.kernel.loops import LoopKernel
+from calque.kernel.loops import JOINING, LoopKernel
 from calque.kernel.schedule import Buffer, Contract, Host, Loop
 from calque.ops import opdef
 from calque.ops.routines import flops
 
-_ARITHMETIC = {**dict.fromkeys((*UNARY, *BINARY, "reduce", "add_at"), 1), "fma": 2}
+_ARITHMETIC = {**dict.fromkeys((*UNARY, *BINARY, "reduce", *JOINING), 1), "fma": 2}
 Step = Loop | Contract | Host
 
 

@@ -19,6 +19,7 @@ from calque.ir.index import ZERO, Coords, Form, broadcast, dense, flatten
 from calque.ir.program import Node
 from calque.kernel.facts import VIEWS, Class, op_cost
 from calque.kernel.group import Group, Write
+from calque.kernel.loops import AT
 from calque.kernel.reader import Dynamic, Fusion, Reader, reduced_coords, static_offset
 
 STASH_COST = 20  # weighted instructions from which a value is kept rather than evaluated in every stage ...
@@ -282,13 +283,13 @@ class Emitter:
         dtype = self.nodes[w.target].dtype
         varies = self.builder.varies(w.form) or (w.index >= 0 and bool(self.g.reduced))
         point = bool(self.g.reduced) and not varies and self.g.coverage(w.coords) == "row"
-        if w.index < 0 and not w.accumulate:
+        if w.index < 0 and not w.combine:
             self.builder.effect("store", dtype, (value,), Address(w.target, w.form, w.dynamic, True), point)
             return
         if index < 0:
             index = self.builder.const(0, int64)
         address = Address(w.target, w.form, w.dynamic, True, w.index_stride, w.limit)
-        self.builder.effect("add_at" if w.accumulate else "store_at", dtype, (value, index), address, point)
+        self.builder.effect(AT[w.combine], dtype, (value, index), address, point)
         self.builder.draft.ordered = self._order_of(w)
 
     def _order_of(self, w: Write) -> Form:

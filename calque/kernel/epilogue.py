@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from calque.kernel.loops import Access
+from calque.kernel.loops import INDEXED, Access
 from calque.kernel.schedule import Buffer, Contract, Loop
 
 LEAST_COLUMNS = 16  # shorter rows would leave most lanes of a vector empty
@@ -20,7 +20,7 @@ LEAST_BYTES = 128 << 10  # a smaller result stays in the cache between two launc
 MOST_DEPTH = 256  # multiply-adds per element, beside which one more pass over the result is nothing
 MOST_OTHERS = 0.25  # of the result: parts of further large operands arrive from memory slower than the whole
 MOST_WORDS = 192  # arguments that are copied for every block
-ORDERED = ("index", "load_at", "store_at", "add_at")  # need the whole: a position, or an address that is known only at run time
+ORDERED = ("index", "load_at", *INDEXED)  # need the whole: a position, or an address that is known only at run time
 NOT_READ = "it does not read the result"
 Grid = tuple[int, int, int]
 Steps = tuple[int, ...]  # of every access along one dim

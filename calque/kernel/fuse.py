@@ -330,7 +330,7 @@ class Fuser:
         inner = frozenset(d for k in dims for d, _ in coords[k][1])
         if g.reduced:
             return inner == g.reduced
-        if not inner or g.writes and any(w.accumulate for w in g.writes):
+        if not inner or g.writes and any(w.combine for w in g.writes):
             return False
         size = g.size()
         points = size
@@ -472,7 +472,7 @@ class Fuser:
         outer = coords[:dim] + (ZERO,) + coords[dim + rank :] if shape else ()
         return Write(
             node, value, coords, flatten(outer, strides), (), index, inner, strides[dim] if shape else 0,
-            shape[dim] if shape else 1, n.op.adds,
+            shape[dim] if shape else 1, n.op.combine,
         )  # fmt: skip
 
     def _overlapping(self, g: Group, node: int) -> Write:
@@ -496,7 +496,7 @@ class Fuser:
             top = max(abs(steps.get(d, 0)) for d in inner)
             inner |= {d for d in range(len(g.extents)) if abs(steps.get(d, 0)) <= top}
         g.reduced = frozenset(inner)
-        return Write(node, value, coords, form, (), accumulate=True)
+        return Write(node, value, coords, form, (), combine=n.op.combine)
 
     # ---------------------------------------------------------------- driver
 

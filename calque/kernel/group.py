@@ -17,7 +17,8 @@ class Write:
     """A strided store of node `value`, evaluated at `coords`, into the buffer of node `target` at address `form`.
 
     `dynamic` holds (scalar leaf index, factor) terms of the address. With `index` >= 0 the address also has `index_stride` times
-    node `index` at `index_coords`, clamped below `limit`; `accumulate` adds instead of storing.
+    node `index` at `index_coords`, clamped below `limit`; `combine` makes one of what is there and the
+    value ("sum", "prod", "max", "min"); "" stores.
     """
 
     target: int
@@ -29,7 +30,7 @@ class Write:
     index_coords: Coords = ()
     index_stride: int = 0
     limit: int = 1
-    accumulate: bool = False
+    combine: str = ""
 
 
 @dataclass(slots=True, eq=False)

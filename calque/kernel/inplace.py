@@ -6,7 +6,7 @@ one after another: an element must not be read after it was overwritten.
 
 from __future__ import annotations
 
-from calque.kernel.loops import Access, Instr
+from calque.kernel.loops import STORES, Access, Instr
 from calque.kernel.lower import Launch
 
 
@@ -45,7 +45,7 @@ def _stores(launch: Launch, operand: int) -> list[tuple[int, Instr]]:
         (number, instr)
         for number, stage in enumerate(kernel.stages)
         for instr in stage.instrs
-        if instr.op in ("store", "store_at", "add_at") and kernel.accesses[instr.imm].operand == operand
+        if instr.op in STORES and kernel.accesses[instr.imm].operand == operand
     ]
 
 

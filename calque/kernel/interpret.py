@@ -15,7 +15,7 @@ import numpy as np
 
 from calque.base.dtypes import DType, float32
 from calque.kernel.contract import put, reference
-from calque.kernel.loops import Access, Instr, LoopKernel, Stage
+from calque.kernel.loops import JOINING, STORES, Access, Instr, LoopKernel, Stage, in_order
 from calque.kernel.schedule import Contract, Host, Loop, Schedule
 from calque.ops.movement import window
 
@@ -167,7 +167,7 @@ class KernelRun:
             if buffer.size == 0:
                 return np.zeros(address.shape, dtype.np)
             return buffer[address]
-        if op in ("store", "store_at", "add_at"):
+        if op in STORES:
             return self.store(stage, instr, args)
         if op == "reduce":
             shape = self.extents
@@ -186,7 +186,8 @@ class KernelRun:
             buffer[address] = value
             return args[0]
         for where, what in zip(address.ravel(), value.ravel(), strict=True):
-            buffer[where] = evaluate("add", instr.dtype, [buffer[where], what]) if instr.op == "add_at" else what
+            joined = JOINING.get(instr.op)
+            buffer[where] = what if joined is None else evaluate(joined, instr.dtype, in_order(instr.op, buffer[where], what))
         return args[0]
 
 

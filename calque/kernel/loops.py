@@ -22,7 +22,7 @@ Instructions: the closed scalar set of `ir/scalar.py` (`const` imm=number, `inde
     load_at   args=(i,)    imm=access    indirect access: index i is clamped to 0..limit-1 and adds i * index_stride
     store     args=(v,)    imm=access
     store_at  args=(v, i)  imm=access    indirect store; iterations over R run in order, different p never collide
-    add_at    args=(v, i)  imm=access    indirect accumulate, same rules
+    add_at    args=(v, i)  imm=access    indirect accumulate, same rules; mul_at, max_at and min_at likewise
     scalar    imm=k                      k-th run-time scalar argument, converted to the instr's dtype
     reduce    args=(v,)    imm="sum" | "prod" | "max" | "min"   (any/all are max/min on bool)
     reduce    args=(v, i)  imm="argmax" | "argmin"  result of i's type: index i of the first extreme v (NaN counts as extreme)
@@ -48,6 +48,18 @@ from typing import Any
 
 from calque.base.cache import Cache
 from calque.base.dtypes import DType
+
+JOINING = {"add_at": "add", "mul_at": "mul", "max_at": "max", "min_at": "min"}
+"""Instructions that join a value to what is there, and the scalar one that makes one of both; extremes keep what is there if both are equal."""
+AT = {"": "store_at", "sum": "add_at", "prod": "mul_at", "max": "max_at", "min": "min_at"}
+"""By how values at one place are combined: the instruction."""
+INDEXED = tuple(AT.values())
+STORES = ("store", *INDEXED)
+
+
+def in_order(op: str, old: Any, new: Any) -> list[Any]:
+    """The operands of the scalar instruction: of two equal extremes it takes the second."""
+    return [new, old] if op in ("max_at", "min_at") else [old, new]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,9 @@ from calque.base.dtypes import DType, int64
 from calque.ir.index import Form, NeedsSplit
 from calque.kernel.emit import Address, Draft, Emitter
 from calque.kernel.group import Group
-from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
+from calque.kernel.loops import INDEXED, STORES, Access, Instr, LoopKernel, Operand, Stage
 from calque.kernel.reader import Fusion
 
-EFFECTS = ("store", "store_at", "add_at")
 SHORT_R = 4  # an innermost R of at most this many elements is not worth a vector
 MAX_FIXED = 16  # iterations over R that a kernel may write out one by one
 PANEL_COLUMNS = 128  # sums down so many columns of
@@ -72,7 +71,7 @@ class Lowering:
             del op
             for k in reversed(ids):
                 name, _, args, _ = draft.instrs[k]
-                if alive[k] or name in EFFECTS:
+                if alive[k] or name in STORES:
                     alive[k] = True
                     for a in args:
                         alive[a] = True
@@ -202,7 +201,7 @@ class Lowering:
         draft = self.draft
         rows = {d for d, _ in self.r_dims} if prod(e for _, e in self.r_dims) > SHORT_R else set()
         inner = [a for a in self.addresses if not rows or any(d in rows for d, _ in a.form[1])]
-        ordered = any(draft.instrs[k][0] in ("store_at", "add_at") for _, ids in self.stages for k in ids)
+        ordered = any(draft.instrs[k][0] in INDEXED for _, ids in self.stages for k in ids)
 
         def score(dims: list[tuple[int, int]], addresses: list[Address]) -> int:
             if not dims:

@@ -112,7 +112,7 @@ class Renumbered:
             (
                 self.number[w.target], self.number[w.value], w.coords, self._offset(w.target, w.form[0]), w.form[1],
                 tuple([(self._scalar(leaf), factor) for leaf, factor in w.dynamic]), self.number.get(w.index, -1), w.index_coords,
-                w.index_stride, w.limit, w.accumulate,
+                w.index_stride, w.limit, w.combine,
             )
             for w in self.writes
         ]  # fmt: skip

@@ -13,7 +13,7 @@ from calque.base.errors import ShapeError
 from calque.base.shapes import Shape
 from calque.ops.batching import aligned_index, picked, put
 from calque.ops.forward import linear
-from calque.ops.opdef import Attrs, OpDef, Sample, Vjp, register
+from calque.ops.opdef import Attrs, Complex, OpDef, Sample, Vjp, register
 from calque.ops.rules import Array, any_dtype, check_index, require_equal, widen
 
 
@@ -159,6 +159,61 @@ def _scatter_add_ref(base: Array, i: Array, source: Array, dim: int) -> Array:
     return flat.reshape(base.shape)
 
 
+def _scatter_combined(function: Any) -> Any:
+    def call(base: Array, i: Array, source: Array, dim: int) -> Array:
+        flat = np.array(widen(base)).reshape(-1)
+        if not i.size:
+            return flat.reshape(base.shape)
+        values, places = widen(source).reshape(-1), _flat_positions(base, i, dim)
+        with np.errstate(all="ignore"):  # NumPy warns of NaN, and of products that leave the range
+            function.at(flat, places, values)
+        if function is not np.multiply and flat.dtype.kind == "f":  # of zeros with other signs the first stays
+            zeros = np.flatnonzero((values == 0) & (flat[places] == 0))
+            where, first = np.unique(places[zeros], return_index=True)
+            flat[where] = values[zeros[first]]
+            before = np.array(widen(base)).reshape(-1)
+            flat = np.where((before == 0) & (flat == 0), before, flat)
+        return flat.reshape(base.shape)
+
+    return call
+
+
+# ------------------------------------------------------------------------------------------------------------- gradients
+
+
+def _shares(F: Any, g: Any, c: Any) -> tuple[Any, Any, Any]:
+    """Which elements of base and source are the extreme, and what each of them gets. Where it is NaN none does: 0 / 0."""
+    base, index, source, dim = c.x(0), c.x(1), c.x(2), c.attrs[0]
+    own, theirs = F.cast(base == c.out, g.dtype), F.cast(source == F.prim("gather", c.out, index, dim), g.dtype)
+    return own, theirs, g / F.prim("scatter_add", own, index, theirs, dim)
+
+
+def _extreme_base(F: Any, g: Any, c: Any) -> Any:
+    own, _, share = _shares(F, g, c)
+    return own * share
+
+
+def _extreme_source(F: Any, g: Any, c: Any) -> Any:
+    _, theirs, share = _shares(F, g, c)
+    return theirs * F.prim("gather", share, c.x(1), c.attrs[0])
+
+
+def _product_base(F: Any, g: Any, c: Any) -> Any:
+    ones = F.zeros_like(c.x(0)) + 1
+    return g * F.prim("scatter_prod", ones, c.x(1), c.x(2), c.attrs[0])
+
+
+def _product_source(F: Any, g: Any, c: Any) -> Any:
+    """The result divided by the element, or the product without it where it is the only zero."""
+    base, index, source, dim = c.x(0), c.x(1), c.x(2), c.attrs[0]
+    zero = source == 0
+    count = F.prim("scatter_add", F.zeros_like(base), index, F.cast(zero, source.dtype), dim)
+    alone = zero & (F.prim("gather", count, index, dim) == 1)
+    without = F.prim("scatter_prod", base, index, F.where(alone, 1.0, source), dim)
+    divided = F.prim("gather", g * c.out, index, dim) / F.where(zero, 1.0, source)
+    return F.where(alone, F.prim("gather", g * without, index, dim), divided)
+
+
 # --------------------------------------------------------------------------------------------------------------------- records
 
 
@@ -222,7 +277,7 @@ _at_positions(
 _at_positions(
     "index_add", "base with the slices of the source added at positions i along dim.", 3,
     shape=_put_shape_rule("index_add"), dtype=_write_dtype("index_add"), batch=put, ref=_add_ref, samples=_put_samples(), dtypes=_ADDED,
-    role="accumulate", adds=True, widens=True,
+    role="accumulate", combine="sum", widens=True,
     vjp=(Vjp(lambda F, g, c: g), None, Vjp(lambda F, g, c: F.prim("index_select", g, c.x(1), c.attrs[0]), (1,))),
 )  # fmt: skip
 _at_positions(
@@ -238,9 +293,43 @@ _at_positions(
 _at_positions(
     "scatter_add", "base with out[i[a, b], b] += source[a, b] for dim 0.", 3,
     shape=_scatter_shape_rule("scatter_add"), dtype=_write_dtype("scatter_add"), batch=aligned_index, ref=_scatter_add_ref,
-    samples=_scatter_samples(), dtypes=_ADDED, role="accumulate", adds=True, aligned=True, widens=True,
+    samples=_scatter_samples(), dtypes=_ADDED, role="accumulate", combine="sum", aligned=True, widens=True,
     vjp=(Vjp(lambda F, g, c: g), None, Vjp(lambda F, g, c: F.prim("gather", g, c.x(1), c.attrs[0]), (1,))),
 )  # fmt: skip
+
+_JOINED: tuple[tuple[str, str, Any, str, Complex], ...] = (
+    ("scatter_prod", "prod", np.multiply, "multiplied by", "holomorphic"),
+    ("scatter_max", "max", np.maximum, "no less than", ""),
+    ("scatter_min", "min", np.minimum, "no larger than", ""),
+)
+for _name, _combine, _function, _doc, _complex in _JOINED:
+    register(
+        OpDef(
+            _name,
+            "index",
+            f"base with out[i[a, b], b] {_doc} source[a, b] for dim 0{'' if _complex else '; NaN comes before all, and of equals what was there'}.",
+            3,
+            ("dim",),
+            shape=_scatter_shape_rule(_name),
+            dtype=_write_dtype(_name),
+            vjp=(
+                Vjp(_product_base if _complex else _extreme_base, (1, 2) if _complex else (0, 1, 2, -1)),
+                None,
+                Vjp(_product_source if _complex else _extreme_source, (0, 1, 2, -1)),
+            ),
+            combine=_combine,
+            batch=aligned_index,
+            ref=_scatter_combined(_function),
+            samples=_scatter_samples(),
+            dtypes=_ADDED if _complex else _TYPES,
+            complex=_complex,
+            role="accumulate",
+            aligned=True,
+            widens=bool(_complex),
+            wraps=bool(_complex),
+            ordering=not _complex,
+        )
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------------ checking

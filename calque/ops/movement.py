@@ -38,7 +38,7 @@ def check_view(name: str, base: Shape, shape: Shape, strides: Shape, offset: int
 def _check_write(name: str, value: Shape, shape: Shape, strides: Shape) -> None:
     if value != shape:
         raise ShapeError(f"[{name}] expected a value of shape {shape}, got {value}; expand or reshape it first")
-    if not REGISTRY[name].adds and 0 not in shape and overlaps(shape, strides):
+    if not REGISTRY[name].combine and 0 not in shape and overlaps(shape, strides):
         raise ShapeError(
             f"[{name}] expected a view whose elements are distinct, got shape {shape} with strides {strides}; "
             "write to a clone() (more than one element refers to a single memory location)"
@@ -317,7 +317,7 @@ _move(
     ref=_update_add_ref,
     samples=tuple(_with_value(sample) for sample in _WINDOWS),
     role="accumulate",
-    adds=True,
+    combine="sum",
     widens=True,
 )
 

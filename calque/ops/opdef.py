@@ -82,8 +82,9 @@ class OpDef:
     name: unique. kind: default rules and how it is lowered. doc: one sentence. arity: operand count, -1 for any.
     attrs: names of the static attributes, in the order of `Node.attrs`. shape/dtype: inference; they raise the user's errors.
     body: `body(s, *values, *attrs)` in the closed scalar set (elementwise, random); it sees 16-bit floats as float32, its
-    result is rounded once. combine: reduction monoid for kind reduce
-    ("sum", "prod", "max", "min", "argmax", "argmin"). vjp: one `Vjp` (or None) per operand; empty means not differentiable.
+    result is rounded once. combine: the monoid of kind reduce
+    ("sum", "prod", "max", "min", "argmax", "argmin"), and of an "accumulate" that joins what it writes to
+    what is there. vjp: one `Vjp` (or None) per operand; empty means not differentiable.
     ref: NumPy definition. samples: inputs for generated tests. dtypes: names of operand dtypes to test. parts: results of one computation
     of which the first attribute names one; nodes that differ in it alone become one launch. complex: what becomes of complex operands: "" refuses
     them; "direct" takes them as they are, and so do the gradient rules; "holomorphic" is the same analytic function, with the conjugates of its
@@ -102,7 +103,7 @@ class OpDef:
 
     Numbers. widens: a sum, which floats of 16 bits accumulate in float32 and round once. narrow: "always" if the routine does so for bfloat16
     by itself, "asked" if the backend says for which sizes. wraps: integers may leave the range of their type. ordering: it compares sizes, which
-    complex numbers do not have. adds: an "accumulate" that adds. aligned: index and operand have one rank, position by position. ordered: the
+    complex numbers do not have. aligned: index and operand have one rank, position by position. ordered: the
     result lies in memory as its operands do; by default that of every elementwise primitive. creates: an attribute is its size, not an operand's.
     wide: the operands for which a number beside 16-bit floats is one of float32, in which they are computed; others round it first, as PyTorch does.
 
@@ -140,7 +141,6 @@ class OpDef:
     narrow: Narrow = ""
     wraps: bool = False
     ordering: bool = False
-    adds: bool = False
     aligned: bool = False
     wide: tuple[int, ...] = ()
     ordered: bool | None = None

@@ -41,6 +41,13 @@ def whole(*shape: int) -> Any:
     return calque.randint(-4, 9, shape, generator=calque.Generator().manual_seed(8))
 
 
+def scattered(kind: str, columns: int) -> Any:
+    """Among them zeros, NaN, and what comes twice."""
+    x = calque.tensor([[2.0, -1.0, nan, 0.5, 2.0, 3.0], [0.0, 1.5, 2.0, -inf, 3.0, nan]])[:, :columns]
+    return x.to(getattr(calque, kind)) if "float" in kind else x.nan_to_num(4, 5, -5).to(getattr(calque, kind))
+
+
+PLACES = calque.tensor([[0, 0, 3, 0, 1], [1, 1, 3, 2, 0]])
 EDGES = [-1.0, 0.0, 0.5, 0.5, 2.0]
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "sort": (lambda x: x.sort(1), (numbers(3, 7),)),
@@ -57,6 +64,12 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "searchsorted with NaN": (lambda x: calque.searchsorted(calque.tensor([0.0, 1.0, nan]), x), (keys(),)),
     "isin": (lambda x: (calque.isin(x, calque.tensor([1, 3, 4])), calque.isin(x, 2, invert=True)), (whole(3, 7),)),
     "masked_scatter": (lambda x, y: x.masked_scatter(x > 0, y), (numbers(3, 7), numbers(3, 7))),
+    **{
+        f"scatter {how} of {kind}{'' if own else ', without the base'}": (
+            lambda x, s, how=how, own=own: x.scatter_reduce(1, PLACES, s, how, include_self=own), (scattered(kind, 4), scattered(kind, 6)))
+        for how in ("prod", "amax", "amin") for kind in ("float32", "float16", "int64", "int8", "bool") for own in (True, False)
+    },
+    "scatter of lines": (lambda x, s: x.scatter_reduce(0, calque.tensor([2, 0, 2]), s, "amax"), (numbers(3), numbers(3))),
     "products of integers": (lambda x, y: (x @ y, x[0] @ y, x[0] @ x[1]), (whole(3, 7), whole(7, 2))),
     "batched products of integers": (lambda x, y: x @ y, (whole(2, 1, 3, 4), whole(5, 4, 2))),
     "running sums": (lambda x: (x.cumsum(1), x.to(calque.int32).cumsum(0)), (whole(3, 7),)),
@@ -123,6 +136,23 @@ def test_gradients_of_masked_scatter() -> None:
 
     x, y = numbers(3, 7).requires_grad_(), (numbers(3, 7) * 2).requires_grad_()
     assert apart(list(calque.export(step, (x, y))(x, y)), list(step(x, y))) < 1e-6
+
+
+@pytest.mark.parametrize("how", ["prod", "amax", "amin"])
+def test_gradients_of_scatter_reduce(how: str) -> None:
+    base, source = calque.tensor([1.0, 2.0, -3.0, 0.5]).requires_grad_(), calque.tensor([2.0, 2.0, 0.0, -3.0, 1.0]).requires_grad_()
+    index, weight = calque.tensor([1, 1, 0, 2, 0]), calque.tensor([1.0, 2.0, 3.0, 4.0])
+    exported = calque.export(lambda x, s: x.scatter_reduce(0, index, s, how), (base, source))
+    found = [calque.autograd.grad((f(base, source) * weight).sum(), (base, source)) for f in (exported, exported.entry("forward"))]
+    wanted = calque.autograd.grad((base.scatter_reduce(0, index, source, how) * weight).sum(), (base, source))
+    for both in found:
+        assert apart(list(both), list(wanted)) < 1e-6
+    without = calque.export(lambda x, s: x.scatter_reduce(0, index, s, how, include_self=False), (base, source))
+    if how == "prod":
+        (without(base, source) * weight).sum().backward()
+    else:
+        with pytest.raises(RuntimeError, match="lets gradients pass where they are not those of its operations"):
+            (without(base, source) * weight).sum().backward()
 
 
 def test_too_few_elements() -> None:

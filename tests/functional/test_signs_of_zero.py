@@ -24,3 +24,16 @@ def test_sums_of_negative_zeros(name: str, dtype: str, compiled: bool, monkeypat
         for dim in range(len(shape)):
             found = getattr(calque, name)(x, dim).flatten().tolist()
             assert all(v == 0 and math.copysign(1, v) == 1 for v in found), (shape, dim)
+
+
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("compiled", [False, True], ids=["", "compiled"])
+def test_extremes_at_one_place_keep_the_first_zero(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch's do; NumPy's maximum takes the second."""
+    if compiled:
+        monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
+    index = calque.tensor([0, 1, 1, 2, 2])
+    for how in ("amax", "amin"):
+        base, source = calque.tensor([0.0, math.nan, -1.0 if how == "amax" else 1.0]), calque.tensor([-0.0, 1.0, 0.0, -0.0, 0.0])
+        found = base.scatter_reduce(0, index, source, how)
+        assert [str(x) for x in found.tolist()] == ["0.0", "nan", "-0.0"]

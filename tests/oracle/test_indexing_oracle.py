@@ -122,6 +122,10 @@ CASES = {
     "scatter_add": lambda m, x, i: x.scatter_add(1, i, x),
     "scatter_reduce sum": lambda m, x, i: x.scatter_reduce(1, i, x, "sum"),
     "scatter_reduce mean": lambda m, x, i: x.scatter_reduce(1, i, x, "mean", include_self=False),
+    **{
+        f"scatter_reduce {how} {own}": lambda m, x, i, how=how, own=own: x.scatter_reduce(1, i, x * 1.5, how, include_self=own)
+        for how in ("prod", "amax", "amin") for own in (True, False)
+    },
     "index_select": lambda m, x, i: x.index_select(1, i[0]),
     "index_add": lambda m, x, i: x.index_add(1, i[0], x, alpha=2),
     "index_copy": lambda m, x, i: x.index_copy(0, m.tensor([2, 0]), x[:2]),

@@ -129,6 +129,7 @@ OTHERS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "index_add": lambda T, x, y: x.index_add(0,T.zeros(8).long(),y[:8]),
     "scatter_add": lambda T, x, y: x.scatter_add(0,T.zeros(8,x.shape[1]).long(),y[:8]),
     "scatter_reduce": lambda T, x, y: x.scatter_reduce(0,T.zeros(8,x.shape[1]).long(),y[:8],"mean"),
+    "scatter_reduce prod": lambda T, x, y: (x+.5).scatter_reduce(0,T.zeros(8,x.shape[1]).long(),y[:8]+.5,"prod"),
     "index_put acc": lambda T, x, y: x.index_put((T.zeros(8).long(),),y[:8],accumulate=True),
     "bucket mean": lambda T, x, y: x[:,::2].mean(1),
 }

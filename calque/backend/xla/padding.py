@@ -464,7 +464,8 @@ _RULES: dict[str, Callable[..., Kinds]] = {
     "view": _view, "update": _update, "update_add": _update_add, "cat": _cat, "matmul": _matmul, "addmm": _addmm,
     "conv2d": _by_rows, "biased_conv2d": _by_rows, "biased_conv2d_input_grad": _by_rows, "conv2d_input_grad": _by_rows,
     "conv2d_weight_grad": _weight_grad, "index_select": _index_select, "index_add": _index_add, "gather": _gather, "scatter": _scatter,
-    "scatter_add": _scatter, "cumsum": _running, "cumprod": _running, "cumargmax": _running, "cumargmin": _running, "argsort": _sorted,
+    **dict.fromkeys(("scatter_add", "scatter_prod", "scatter_max", "scatter_min"), _scatter),
+    "cumsum": _running, "cumprod": _running, "cumargmax": _running, "cumargmin": _running, "argsort": _sorted,
     "ranked": _sorted, "attention": _attention, "attention_masked": _attention, "attention_grad": _attention, "attention_grad_masked": _attention,
     **{f"{kind}{gradient}": _recurrent for kind in KINDS for gradient in ("", "_grad")},
 }  # fmt: skip

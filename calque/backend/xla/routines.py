@@ -395,3 +395,20 @@ class Routines:
             return base
         wide = self.wide(base)
         return _added(wide.at[self._aligned(base.shape, i, dim)], self.wide(source))
+
+    def scatter_prod(self, base: Value, i: Value, source: Value, dim: int) -> Value:
+        """Elements multiplied."""
+        return self._joined("multiply", self.wide(base), i, self.wide(source), dim)
+
+    def scatter_max(self, base: Value, i: Value, source: Value, dim: int) -> Value:
+        """The largest of what is there and of elements."""
+        return self._joined("max", base, i, source, dim)
+
+    def scatter_min(self, base: Value, i: Value, source: Value, dim: int) -> Value:
+        """The smallest of what is there and of elements."""
+        return self._joined("min", base, i, source, dim)
+
+    def _joined(self, how: str, base: Value, i: Value, source: Value, dim: int) -> Value:
+        if not i.size or not base.size:
+            return base
+        return getattr(base.at[self._aligned(base.shape, i, dim)], how)(source, mode="promise_in_bounds")

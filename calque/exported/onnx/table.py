@@ -204,6 +204,25 @@ def _write(name: str, reduction: str) -> Maker:
     return make
 
 
+def _joined(name: str, reduction: str) -> Maker:
+    """Products and extremes at positions. ONNX Runtime takes numbers before NaN, has neither bools nor halves, and rounds products each time."""
+    write, mark = _write(name, reduction), _write(name, "max")
+
+    def make(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+        kind = node.dtype
+        wide = int32 if kind is bool_ else kind.compute
+        base, source = (b.add("Cast", t, to=b.kind(wide)) if wide is not kind else t for t in (x[0], x[2]))
+        found = write(b, node, [base, x[1], source], given)
+        if reduction != "mul" and kind.category == 2:
+            none = b.expand(b.scalar(0, int32), (), node.shape) if node.shape else b.scalar(0, int32)
+            count = mark(b, node, [none, x[1], b.add("Cast", b.add("IsNaN", source), to=b.kind(int32))], given)
+            seen = b.add("Or", b.add("IsNaN", base), b.add("Greater", count, b.scalar(0, int32)))
+            found = b.add("Where", seen, b.scalar(np.nan, wide), found)
+        return b.add("Cast", found, to=b.kind(kind)) if wide is not kind else found  # type: ignore[no-any-return]
+
+    return make
+
+
 def _conv(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
     stride, padding, dilation, groups = node.attrs
     return b.add("Conv", *x, strides=list(stride), pads=[*padding, *padding], dilations=list(dilation), group=groups)  # type: ignore[no-any-return]
@@ -407,7 +426,8 @@ TABLE: dict[str, Maker] = {
     "index_select": lambda b, node, x, _: b.add("Gather", *x, axis=node.attrs[0]),
     "gather": lambda b, node, x, _: b.add("GatherElements", *x, axis=node.attrs[0]),
     "index_put": _write("index_put", "none"), "index_add": _write("index_add", "add"), "scatter": _write("scatter", "none"),
-    "scatter_add": _write("scatter_add", "add"), "conv2d": _conv, "biased_conv2d": _conv,
+    "scatter_add": _write("scatter_add", "add"), "scatter_prod": _joined("scatter_prod", "mul"), "scatter_max": _joined("scatter_max", "max"),
+    "scatter_min": _joined("scatter_min", "min"), "conv2d": _conv, "biased_conv2d": _conv,
     "conv2d_input_grad": _conv_transpose, "biased_conv2d_input_grad": _conv_transpose,
     "attention": _attention, "attention_masked": _attention, "lstm": _lstm, "gru": _gru, "rnn_tanh": _rnn, "rnn_relu": _rnn,
     "atan2": _atan2, "shift_left": _shifted(True), "shift_right": _shifted(False), "argsort": _sorted, "ranked": _sorted, "cumsum": _cumsum,

@@ -19,11 +19,11 @@ from calque.backend.cpu.loops import emit_memory as memory
 from calque.backend.cpu.loops import emit_panel
 from calque.backend.cpu.loops.emit_ops import Val, bitcast, cast, constant, instruction, widen
 from calque.backend.cpu.loops.emit_panel import LoopForm, VectorGroup
-from calque.backend.cpu.loops.emit_plan import AHEAD_ELEMENTS, LOOKUPS_AHEAD, STORES, VectorPlan, levels, make_plan, scalar_stage
+from calque.backend.cpu.loops.emit_plan import AHEAD_ELEMENTS, LOOKUPS_AHEAD, VectorPlan, levels, make_plan, scalar_stage
 from calque.backend.cpu.loops.emit_reduce import BLOCK, Accumulator, Reduction
 from calque.backend.cpu.text.emit_text import FLOAT_KINDS, Code, Lanes, TextModule, Value, is_literal
 from calque.base.errors import CompileError
-from calque.kernel.loops import Instr, LoopKernel, Stage
+from calque.kernel.loops import JOINING, STORES, Instr, LoopKernel, Stage, in_order
 
 SIGNATURE = "void @{}(i64 %thread, i64 %threads, ptr %barrier, ptr %scratch, ptr %args)"
 
@@ -468,9 +468,10 @@ class KernelEmitter:
         index = args[1] if len(args) > 1 else None
         offset = group.offset[instr.imm]
         value = Val(cast(s, args[0], self.frame.dtype(instr.imm)), self.frame.dtype(instr.imm), s.width)
-        if instr.op == "add_at":
+        if instr.op in JOINING:
             old = self.frame.load(s, s, instr.imm, offset, index, variant.mask)
-            value = Val(instruction(s, "add", value.dtype, [Val(widen(s, old), old.dtype, s.width), value]), value.dtype, s.width)
+            both = in_order(instr.op, Val(widen(s, old), old.dtype, s.width), value)
+            value = Val(instruction(s, JOINING[instr.op], value.dtype, both), value.dtype, s.width)
         if instr.op == "store" and s.width > 1 and self.frame.twins(instr.imm):
             if group.index[self.kernel.rank_p + self.kernel.rank_r - 1] == "0":
                 self.waiting[instr.imm, number] = offset, value

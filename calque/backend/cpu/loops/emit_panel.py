@@ -14,10 +14,10 @@ from typing import Protocol
 
 from calque.backend.cpu.loops.emit_memory import LoadedWords
 from calque.backend.cpu.loops.emit_ops import Val
-from calque.backend.cpu.loops.emit_plan import STORES, VectorPlan, instruction_cost, levels, scalar_stage
+from calque.backend.cpu.loops.emit_plan import VectorPlan, instruction_cost, levels, scalar_stage
 from calque.backend.cpu.loops.emit_reduce import BLOCK, Accumulator, Reduction
 from calque.backend.cpu.text.emit_text import Code, Lanes, Value, register_kind
-from calque.kernel.loops import Instr, LoopKernel, Stage
+from calque.kernel.loops import STORES, Instr, LoopKernel, Stage
 
 WIDE, NARROW = 2048, 256  # columns of a panel: of a kernel with one loop over the rows; with several, so that its rows stay in the cache
 LEAST = 64  # columns of a panel that is cut so that every thread gets one

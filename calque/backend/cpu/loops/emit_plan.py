@@ -12,9 +12,8 @@ from math import prod
 from calque.backend.cpu.compile.target import TargetInfo
 from calque.backend.cpu.text.emit_text import register_kind
 from calque.base.errors import CompileError
-from calque.kernel.loops import Instr, LoopKernel, Stage
+from calque.kernel.loops import INDEXED, STORES, Instr, LoopKernel, Stage
 
-STORES = ("store", "store_at", "add_at")
 COST = {
     "exp": 20,
     "exp_shifted": 20,
@@ -77,7 +76,7 @@ def _dependencies(kernel: LoopKernel) -> tuple[frozenset[int], ...]:
 def scalar_stage(kernel: LoopKernel, stage: Stage, axis: int) -> bool:
     """Whether the iterations along an R axis must run one by one."""
     for instr in stage.instrs:
-        if instr.op in ("store_at", "add_at") or (instr.op == "store" and kernel.accesses[instr.imm].strides[axis] == "0"):
+        if instr.op in INDEXED or (instr.op == "store" and kernel.accesses[instr.imm].strides[axis] == "0"):
             return True
     return False
 
@@ -121,7 +120,7 @@ def _unroll(instrs: tuple[Instr, ...], turns: int, target: TargetInfo, columns: 
     """Vectors per turn of a loop over `instrs`, written out `turns` times. Loops down `columns` go to another row, often another page,
     at every step: they take several vectors of a row along."""
     cost = instruction_cost(instrs) * turns
-    if any(i.op in ("load_at", "store_at", "add_at") for i in instrs):
+    if any(i.op in ("load_at", *INDEXED) for i in instrs):
         cost *= 2
     reductions = sum(i.op == "reduce" for i in instrs)
     unroll = 4 if cost <= 8 else 2 if cost <= 16 else 1

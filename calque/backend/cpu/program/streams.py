@@ -12,9 +12,9 @@ from math import prod
 
 from calque.backend.cpu.compile.target import TargetInfo
 from calque.backend.cpu.loops.emit_memory import are_twins
-from calque.backend.cpu.loops.emit_plan import STORES, VectorPlan, make_plan
+from calque.backend.cpu.loops.emit_plan import VectorPlan, make_plan
 from calque.backend.cpu.team.memory import ALIGNMENT
-from calque.kernel.loops import LoopKernel
+from calque.kernel.loops import STORES, LoopKernel
 from calque.kernel.schedule import Loop, Schedule
 
 STREAM_BYTES = 24 << 20  # from this size on
