@@ -154,4 +154,13 @@ def test_a_drawing_moves_the_bars_of_a_page_from_the_disk(tmp_path: Path) -> Non
         assert int(first) == int(np.argmax(widths)) and abs(sum(widths) - 100) < 1
         page.run("document.getElementById('clear').click()")
         assert page.run("document.body.dataset.best") == "" and not page.problems
+        ends = [page.run(f"document.getElementById('{name}').getBoundingClientRect().{end}") for name, end in (("said", "bottom"), ("big", "top"))]
+        assert ends[0] <= ends[1]
+        assert page.run("document.getElementById('said').textContent") == "Draw with the mouse or a finger."
         assert page.requests == [(tmp_path / "page" / "index.html").resolve().as_uri()]
+        shades = []
+        for dark, width in ((False, 390), (True, 300)):
+            page.open(tmp_path / "page" / "index.html", width=width, dark=dark)
+            shades.append(page.run("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]"))
+            assert page.run("document.documentElement.scrollWidth") <= width
+        assert shades[0] > 200 and shades[1] < 60

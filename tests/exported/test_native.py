@@ -366,6 +366,10 @@ def test_what_cannot_be_built_is_refused(tmp_path: Path) -> None:
                 free.compile(tmp_path, **given)  # type: ignore[arg-type]
     with pytest.raises(ExportError, match="names of entries"):
         free.compile(tmp_path, entries=["backward"], sizes={"n": 1})
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ImportError, match=r"wasm-ld \(Debian: apt install lld\), or run: pip install ziglang"):
+        patch.setattr("shutil.which", lambda _: None)
+        patch.setattr("calque.exported.native.build.there", lambda _: False)
+        free.compile(tmp_path, target="web", sizes={"n": 1})
     spectrum = calque.export(lambda x: calque.fft.rfft(x).abs(), calque.ones(2, 3))
     with pytest.raises(ExportError, match=r"got fft_r2c.*test_native\.py:\d+"):
         spectrum.compile(tmp_path)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from calque.backend.cpu.program.standalone import TargetInfo, current, object_file, portable
-from calque.base.errors import ArgumentError, ExportError
-from calque.base.extras import need, there
+from calque.base.errors import ArgumentError, ExportError, MissingExtraError
+from calque.base.extras import there
 from calque.base.text import shown
 from calque.exported.native.around import TAGS, classes, cmake, wheel
 from calque.exported.native.header import header
@@ -202,7 +202,11 @@ def _linker(system: Target, name: str, linker: str | bool) -> list[str] | None:
     for candidate in candidates:
         if shutil.which(candidate[0]):
             return candidate
-    if (system.zig and there("ziglang")) or name == "web":
-        need("ziglang", "ziglang", "native", "compile")
+    if name == "web" and not there("ziglang"):
+        raise MissingExtraError(
+            "[compile] needs a linker of WebAssembly, which a page cannot do without, and there is none; install wasm-ld (Debian: apt install lld), "
+            "or run: pip install ziglang"
+        )
+    if system.zig and there("ziglang"):
         return [sys.executable, "-m", "ziglang", "wasm-ld"] if wasm else [sys.executable, "-m", "ziglang", "cc", "-target", system.zig]
     return None
