@@ -170,9 +170,9 @@ class Exported(Part):
     ) -> None:
         """Write an entry (default: "forward", or the first) as an ONNX model, with dynamic axes for free sizes; needs the package `onnx`.
 
-        Values that the entry changes become inputs and, with `_out` behind their names, outputs of the model. opset: 18 to 21. Names of inputs and
-        outputs are those of the export, unless lists of others are given. Raises ExportError, with the line, for an operation that ONNX does not
-        have, and for an entry that does something else for some sizes.
+        Values that the entry changes become inputs and, with `_out` behind their names, outputs of the model. opset: 18 to 26 (views as other
+        types need 26). Names of inputs and outputs are those of the export, unless lists of others are given. Raises ExportError, with the line, for
+        an operation that ONNX does not have, and for an entry that does something else for some sizes.
         """
         import_module("calque.exported.onnx.write").write_onnx(self, f, entry, opset, (input_names, output_names))
 

@@ -47,6 +47,15 @@ def scattered(kind: str, columns: int) -> Any:
     return x.to(getattr(calque, kind)) if "float" in kind else x.nan_to_num(4, 5, -5).to(getattr(calque, kind))
 
 
+def written_bits(x: Any) -> Any:
+    """In place through a view of another type, and through a part of one."""
+    y = x.clone()
+    y.view(calque.int32).bitwise_and_(0x7FFFFFFF)
+    y.view(calque.uint8)[1:, ::4] = 7
+    y.view(calque.int64)[0, 1] = 3
+    return y, y.sum()
+
+
 PLACES = calque.tensor([[0, 0, 3, 0, 1], [1, 1, 3, 2, 0]])
 EDGES = [-1.0, 0.0, 0.5, 0.5, 2.0]
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
@@ -70,6 +79,14 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         for how in ("prod", "amax", "amin") for kind in ("float32", "float16", "int64", "int8", "bool") for own in (True, False)
     },
     "scatter of lines": (lambda x, s: x.scatter_reduce(0, calque.tensor([2, 0, 2]), s, "amax"), (numbers(3), numbers(3))),
+    "bits": (lambda x: (x.view(calque.int32) >> 23, x.view(calque.int32)[:, 1:4], x.T.contiguous().view(calque.int32)), (keys(),)),
+    "bytes": (lambda x: (x.view(calque.uint8), x[:, 1:3].clone().view(calque.int64), x.double().view(calque.int16)), (numbers(3, 4),)),
+    "bits of halves": (
+        lambda x, y: (x.half().view(calque.int16), x.bfloat16().view(calque.int16), y.to(calque.int16).view(calque.float16)), (keys(), whole(4) * 7)),
+    "numbers of bytes": (lambda x: (x.view(calque.float32), x[0].view(calque.int16), x.view(calque.float64)), (whole(3, 8).to(calque.uint8) * 31,)),
+    "bits of one": (lambda x: (x.view(calque.int32), x[None].view(calque.uint8)), (numbers(1)[0],)),
+    "bits of none": (lambda x: x.view(calque.int32), (numbers(0, 3),)),
+    "written bits": (written_bits, (numbers(3, 4),)),
     "products of integers": (lambda x, y: (x @ y, x[0] @ y, x[0] @ x[1]), (whole(3, 7), whole(7, 2))),
     "batched products of integers": (lambda x, y: x @ y, (whole(2, 1, 3, 4), whole(5, 4, 2))),
     "running sums": (lambda x: (x.cumsum(1), x.to(calque.int32).cumsum(0)), (whole(3, 7),)),
@@ -104,7 +121,7 @@ def test_native_library(case: Any, tmp_path: Any) -> None:
     library = Library(tmp_path, "lib")
     outputs = [np.zeros(t.shape, t.detach().numpy().dtype) for t in tensors(wanted)]
     instance = library.create()
-    code = library.run(instance, 0, [np.ascontiguousarray(t.numpy()) for t in inputs], outputs)
+    code = library.run(instance, 0, [np.array(t.numpy(), order="C") for t in inputs], outputs)
     assert code == 0, library.error(instance)
     assert same([calque.from_numpy(a) for a in outputs], tensors(wanted))
 
@@ -114,7 +131,7 @@ def test_onnx(case: Any, tmp_path: Any) -> None:
     runtime = pytest.importorskip("onnxruntime")
     if not there("onnx"):
         pytest.skip("no package onnx")
-    exported.onnx(tmp_path / "m.onnx")
+    exported.onnx(tmp_path / "m.onnx", opset=26 if "bits" in name or "bytes" in name else 18)
     session = runtime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
     found = session.run(None, {spec.name: t.numpy() for spec, t in zip(session.get_inputs(), inputs, strict=True)})
     if name not in ("median",):  # ONNX says nothing of the order of NaN

@@ -224,7 +224,7 @@ def test_what_onnx_cannot_say_is_refused() -> None:
         run(branch, [x])
     exported = calque.export(nn.Linear(4, 2), x)
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"opset": 9}, "expected an opset from 18 to 21, got 9"), ({"entry": "b"}, "expected the name of an entry, one of forward"),
+        ({"opset": 9}, "expected an opset from 18 to 26, got 9"), ({"entry": "b"}, "expected the name of an entry, one of forward"),
         ({"input_names": ["a", "b"]}, "expected as many input names as there are inputs, 1, got 2"),
     ]  # fmt: skip
     for options, text in wrong:

@@ -15,6 +15,7 @@ from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, ExportError
 from calque.base.text import shown
 from calque.exported.graph import Entry, Spec, Variant
+from calque.exported.native.moves import with_moves
 from calque.exported.native.rewrite import rewritten
 from calque.ir.program import Program
 from calque.kernel.schedule import Schedule
@@ -174,7 +175,7 @@ def _program(entry: Entry, row: tuple[int, ...], variant: Variant) -> Program:
 def _schedule(program: Program) -> Schedule:
     """Launches and memory for the processor that is compiled for."""
     backend = CpuBackend()
-    schedule = compile_program(program, workspace_bytes=backend.workspace_bytes, narrow=backend.narrow)
+    schedule = with_moves(compile_program(program, workspace_bytes=backend.workspace_bytes, narrow=backend.narrow))
     for what, positions in hosted(schedule):
         nodes = simplified(program, backend.narrow).nodes
         found = [nodes[k] for k in positions if k < len(nodes)]

@@ -26,9 +26,9 @@ PARAMETERS, DIMS = "calque.parameters", "calque.dims"
 class Builder:
     """Makes nodes of an entry's program. `node`: the one that is translated now, for messages."""
 
-    def __init__(self, entry: Entry, extents: Extents) -> None:
+    def __init__(self, entry: Entry, extents: Extents, opset: int) -> None:
         self.onnx = need("onnx", "onnx", "onnx", "Exported.onnx")
-        self.entry, self.extents = entry, extents
+        self.entry, self.extents, self.opset = entry, extents, opset
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
         self.known: dict[Any, Any] = {}

@@ -11,7 +11,7 @@ import numpy as np
 
 from calque.base.dtypes import DType, bfloat16, bool_, float32, float64, int8, int16, int32, int64, uint8
 from calque.exported.onnx.builder import Builder
-from calque.exported.onnx.views import updated, view
+from calque.exported.onnx.views import seen_as, updated, view
 from calque.ir.program import Node
 
 Maker = Callable[[Builder, Node, list[str], list[Node]], str]  # (builder, node, names of its operands, their nodes) -> name of the result
@@ -147,6 +147,19 @@ def _view(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
 
 def _update(reduction: str) -> Maker:
     return lambda b, node, x, given: updated(b, x[0], given[0].shape, x[1], node.attrs, reduction)
+
+
+def _view_as(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    *window, dtype = node.attrs
+    seen, shape = seen_as(b, x[0], given[0].shape, given[0].dtype, dtype)
+    return view(b, seen, shape, *window)
+
+
+def _update_as(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    """Of elements of the other type, which are those of the first one again."""
+    base, value = given
+    seen, shape = seen_as(b, x[0], base.shape, base.dtype, value.dtype)
+    return b.reshape(seen_as(b, updated(b, seen, shape, x[1], node.attrs, "none"), shape, value.dtype, base.dtype)[0], base.shape)
 
 
 def _reduce(op: str, through: Any = None) -> Maker:
@@ -421,7 +434,8 @@ TABLE: dict[str, Maker] = {
     "log10": _in_double(lambda b, x: b.add("Div", b.add("Log", x), b.scalar(log(10.0), float64))), "trunc": _trunc,
     "logical_not": lambda b, node, x, given: b.add("Not", x[0] if given[0].dtype is bool_ else b.add("Cast", x[0], to=9)),
     **dict.fromkeys(("copy", "kink", "still"), lambda b, node, x, _: x[0]), "cast": _cast, "full": _full, "iota": _iota,
-    "view": _view, "update": _update("none"), "update_add": _update("add"), "cat": lambda b, node, x, _: b.add("Concat", *x, axis=node.attrs[0]),
+    "view": _view, "view_as": _view_as, "update_as": _update_as,
+    "update": _update("none"), "update_add": _update("add"), "cat": lambda b, node, x, _: b.add("Concat", *x, axis=node.attrs[0]),
     "any": _any, "all": _reduce("ReduceMin", "int32"), "argmax": _position("ArgMax"), "argmin": _position("ArgMin"),
     "index_select": lambda b, node, x, _: b.add("Gather", *x, axis=node.attrs[0]),
     "gather": lambda b, node, x, _: b.add("GatherElements", *x, axis=node.attrs[0]),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import numpy as np
+
+from calque.base.dtypes import DType, bool_, int8, int16, int32, int64, uint8
 from calque.base.shapes import contiguous_strides
 from calque.exported.onnx.builder import Builder
 
@@ -93,3 +96,51 @@ def _one(x: Any) -> bool:
 
 def _zero(x: Any) -> bool:
     return _equal(x, 0)
+
+
+# ------------------------------------------------------------------------------------------------------------------ other types
+
+BITS_FROM = 26  # the opset that has BitCast
+_SIGNED = {1: int8, 2: int16, 4: int32, 8: int64}
+
+
+def seen_as(b: Builder, x: str, base: Shape, kind: DType, dtype: DType) -> tuple[str, Shape]:
+    """The bytes of a dense value as elements of another type, and their shape: those of one element, or the number of the larger ones. Parts of
+    elements are numbers of int64 from 0 on, as operators on integers without a sign are not everywhere."""
+    if b.opset < BITS_FROM:
+        raise b.refused(f"looks at bits, for which ONNX has an operator from opset {BITS_FROM} on (pass opset={BITS_FROM})")
+    old, new = kind.itemsize, dtype.itemsize
+    if old == new:
+        x = b.add("Cast", x, to=b.kind(uint8)) if kind is bool_ else x
+        return (b.add("Cast", x, to=b.kind(dtype)) if dtype is bool_ else b.add("BitCast", x, to=b.kind(dtype))), base
+    x = x if kind is uint8 else b.add("Cast", x, to=b.kind(uint8)) if kind is bool_ else b.add("BitCast", x, to=b.kind(_SIGNED[old]))
+    x, bits = b.add("Cast", x, to=b.kind(int64)), 8 * min(old, new)
+    parts, shape = max(old, new) // min(old, new), (*base, old // new)
+    if old > new:
+        steps = [2 ** (bits * k) for k in range(parts)]
+        whole = b.add("BitwiseAnd", b.reshape(x, (*base, 1)), b.constant([-step for step in steps]))
+        x = _part(b, b.add("Div", whole, b.constant(steps)), bits)
+        x = x if dtype in (uint8, bool_) else _with_sign(b, x, bits)
+    else:
+        shape = (prod(base) // parts,)
+        if not _equal(shape[0] * parts, prod(base)):
+            raise b.refused("looks at bytes as elements of a type that does not divide them")
+        x = b.reshape(_part(b, x, bits), (*shape, parts))
+        one_by_one = [b.add("Gather", x, b.constant(np.asarray(k)), axis=1) for k in range(parts)]
+        x = _with_sign(b, one_by_one.pop(), bits)
+        for part in reversed(one_by_one):  # ONNX Runtime's sums of a dim are sums of doubles
+            x = b.add("Add", b.add("Mul", x, b.scalar(2**bits, int64)), part)
+    if dtype in (uint8, bool_):
+        return b.add("Cast", x, to=b.kind(dtype)), shape
+    x = b.add("Cast", x, to=b.kind(_SIGNED[new]))
+    return (x if dtype is _SIGNED[new] else b.add("BitCast", x, to=b.kind(dtype))), shape
+
+
+def _part(b: Builder, x: str, bits: int) -> str:
+    return b.add("BitwiseAnd", x, b.scalar(2**bits - 1, int64))  # type: ignore[no-any-return]
+
+
+def _with_sign(b: Builder, x: str, bits: int) -> str:
+    """Numbers of so many bits as those with a sign that have these bits."""
+    below = b.add("Less", x, b.scalar(2 ** (bits - 1), int64))
+    return b.add("Where", below, x, b.add("Sub", x, b.scalar(2**bits, int64)))  # type: ignore[no-any-return]

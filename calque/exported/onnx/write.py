@@ -22,7 +22,7 @@ from calque.ops.opdef import get
 from calque.tensor import read
 
 LSTM, VIEW = get("lstm"), get("view")
-OLDEST, NEWEST = 18, 21
+OLDEST, NEWEST = 18, 26
 
 
 def write_onnx(exported: Any, f: Any, entry: str | None, opset: int, names: tuple[Any, Any]) -> None:
@@ -70,7 +70,7 @@ def model_of(entry: Entry, numbers: dict[str, Any], opset: int, trained: set[str
     """The model of an entry with these values of its state, of which some are parameters."""
     variant = entry.variants[0]
     require_one(entry, numbers)
-    b = Builder(entry, variant.extents)
+    b = Builder(entry, variant.extents, opset)
     b.reserved = {spec.name for spec in (*entry.inputs, *entry.outputs)} | set(variant.reads) | {f"{key}_out" for key in variant.writes}
     program = variant.program
     names: list[str] = [""] * len(program.nodes)
@@ -102,7 +102,7 @@ def model_of(entry: Entry, numbers: dict[str, Any], opset: int, trained: set[str
         outputs.append(_info(b, name, node, [s if type(s) is int else repr(s) for s in node.shape]))
     graph = b.onnx.helper.make_graph(b.nodes, f"calque {entry.name}", inputs, outputs, b.initializers)
     made = b.onnx.helper.make_model(graph, opset_imports=[b.onnx.helper.make_opsetid("", opset)], producer_name="calque")
-    made.ir_version = 10 if opset > 18 else 8
+    made.ir_version = max(8, b.onnx.helper.find_min_ir_version_for(made.opset_import))
     ranges = [f"{d.name} {d.min} {'any' if d.max is None else d.max} {d.multiple}" for d in entry.dims]
     b.onnx.helper.set_model_props(made, {PARAMETERS: "\n".join(parameters), DIMS: "\n".join(ranges)})
     b.onnx.checker.check_model(made, full_check=False)
