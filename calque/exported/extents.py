@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,7 @@ class Extents(Sizes):
         self.forms: dict[int, Form] = {}  # by row
         self.by_form: dict[Any, int] = {}
         self.limits: dict[int, tuple[int, int]] = {}  # of factors
+        self.learns = True
         self.ratios: dict[int, tuple[Form, int]] = {}  # by row of a float
         self.lines: dict[Any, str] = {}  # where a guard was asked first
         self.free: list[Any] = []
@@ -266,9 +268,20 @@ class Extents(Sizes):
             key = (name, *self._both(*found))
             if key not in self.asked:
                 self.asked[key], self.lines[key] = answer, user_line()
-                if p is not None and q is not None:
+                if self.learns and p is not None and q is not None:
                     self._learn(name, plus(p, q, -1), answer)
         return answer
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is asked meanwhile is no guard of the program, and nothing follows from it."""
+        known, self.learns = set(self.asked), False
+        try:
+            yield
+        finally:
+            self.learns = True
+            for key in self.asked.keys() - known:
+                del self.asked[key], self.lines[key]
 
     def _learn(self, name: str, form: Form, answer: bool) -> None:
         """A guard that says between which numbers one factor lies has answered other questions, too."""

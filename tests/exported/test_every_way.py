@@ -56,6 +56,22 @@ def written_bits(x: Any) -> Any:
     return y, y.sum()
 
 
+def pairs(seed: int) -> Any:
+    return calque.randn(3, 4, dtype=calque.complex64, generator=calque.Generator().manual_seed(seed))
+
+
+def written_complex(x: Any) -> Any:
+    """In place, through parts and as real numbers."""
+    y = calque.complex(x, x * 2)
+    y.real.add_(1)
+    y[0] = y[1] * 2j
+    calque.view_as_real(y)[..., 1].mul_(3)
+    z = calque.zeros(2, 6)
+    z.view(calque.complex64)[1] = y[0]
+    return y, z
+
+
+F = calque.fft
 PLACES = calque.tensor([[0, 0, 3, 0, 1], [1, 1, 3, 2, 0]])
 EDGES = [-1.0, 0.0, 0.5, 0.5, 2.0]
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
@@ -87,6 +103,20 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "bits of one": (lambda x: (x.view(calque.int32), x[None].view(calque.uint8)), (numbers(1)[0],)),
     "bits of none": (lambda x: x.view(calque.int32), (numbers(0, 3),)),
     "written bits": (written_bits, (numbers(3, 4),)),
+    "spectra": (
+        lambda x: (F.rfft(x), F.irfft(F.rfft(x) * 2), F.irfft(F.rfft(x), n=5), F.fft2(x).real, F.rfft(x, dim=0, norm="ortho")), (numbers(4, 12),)),
+    "long spectra": (lambda x: (F.fft(x.repeat(1, 25)) / 300, F.ifft(x.repeat(1, 8)[:, :97]), F.fft(x.double())), (numbers(2, 12),)),
+    "short spectra": (lambda x: calque.stft(x, 4, window=calque.hann_window(4), return_complex=True).abs(), (numbers(2, 12),)),
+    "complex numbers": (
+        lambda z, w: (z / w, z * w - z, 1 / z, 2j * z + 1, z.abs(), z.angle(), calque.sgn(z), z.conj(), z.exp(), z.log(), z == w, z != z,
+                      z @ w.mH, z[0] @ w[0]),
+        (pairs(0), pairs(1))),
+    "complex views": (
+        lambda z, w: (z.T, z[1:, ::2], calque.cat([z, w]), z.sum(), z.mean(0), z.flip(0), calque.where(z.real > 0, z, w), z.cumsum(1),
+                      z.view(calque.float32), z.view(calque.int32) + 1, z.real.to(calque.complex64), z.index_select(1, calque.tensor([2, 0]))),
+        (pairs(0), pairs(1))),
+    "turned": (lambda x: calque.view_as_real(calque.view_as_complex(x) * calque.polar(calque.ones(4), calque.arange(4.0))), (numbers(3, 4, 2),)),
+    "complex in place": (written_complex, (numbers(2, 3),)),
     "products of integers": (lambda x, y: (x @ y, x[0] @ y, x[0] @ x[1]), (whole(3, 7), whole(7, 2))),
     "batched products of integers": (lambda x, y: x @ y, (whole(2, 1, 3, 4), whole(5, 4, 2))),
     "running sums": (lambda x: (x.cumsum(1), x.to(calque.int32).cumsum(0)), (whole(3, 7),)),
@@ -119,11 +149,12 @@ def test_native_library(case: Any, tmp_path: Any) -> None:
     _, exported, inputs, wanted = case
     exported.compile(str(tmp_path), name="lib")
     library = Library(tmp_path, "lib")
-    outputs = [np.zeros(t.shape, t.detach().numpy().dtype) for t in tensors(wanted)]
+    wanted = [real(t) for t in tensors(wanted)]
+    outputs = [np.zeros(t.shape, t.detach().numpy().dtype) for t in wanted]
     instance = library.create()
-    code = library.run(instance, 0, [np.array(t.numpy(), order="C") for t in inputs], outputs)
+    code = library.run(instance, 0, [np.array(real(t).numpy(), order="C") for t in inputs], outputs)
     assert code == 0, library.error(instance)
-    assert same([calque.from_numpy(a) for a in outputs], tensors(wanted))
+    assert same([calque.from_numpy(a) for a in outputs], wanted)
 
 
 def test_onnx(case: Any, tmp_path: Any) -> None:
@@ -131,19 +162,26 @@ def test_onnx(case: Any, tmp_path: Any) -> None:
     runtime = pytest.importorskip("onnxruntime")
     if not there("onnx"):
         pytest.skip("no package onnx")
-    exported.onnx(tmp_path / "m.onnx", opset=26 if "bits" in name or "bytes" in name else 18)
+    exported.onnx(tmp_path / "m.onnx", opset=26 if any(word in name for word in ("bits", "bytes", "views")) else 18)
     session = runtime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    inputs, wanted = [real(t) for t in inputs], [real(t) for t in tensors(wanted)]
     found = session.run(None, {spec.name: t.numpy() for spec, t in zip(session.get_inputs(), inputs, strict=True)})
     if name not in ("median",):  # ONNX says nothing of the order of NaN
         assert same([calque.from_numpy(a) for a in found], tensors(wanted))
     assert same(tensors(calque.load_onnx(tmp_path / "m.onnx")(*inputs)), tensors(wanted))
 
 
+def real(t: Any) -> Any:
+    """As what knows real numbers alone has it."""
+    return calque.view_as_real(t.resolve_conj()).contiguous() if t.dtype.is_complex else t
+
+
 def same(found: list[Any], wanted: list[Any]) -> bool:
     for a, b in zip(found, wanted, strict=True):
         assert a.dtype is b.dtype and a.shape == b.shape
-        close = calque.allclose(a, b, 1e-3 if a.dtype is calque.float16 else 1e-5, 1e-6, equal_nan=True)
-        assert close if a.dtype.is_floating_point else calque.equal(a, b), (a, b)
+        inexact = a.dtype.is_floating_point or a.dtype.is_complex
+        close = inexact and calque.allclose(a, b, 1e-3 if a.dtype is calque.float16 else 1e-5, 1e-6, equal_nan=True)
+        assert close if inexact else calque.equal(a, b), (a, b)
     return True
 
 
@@ -176,3 +214,66 @@ def test_too_few_elements() -> None:
     exported = calque.export(lambda x, y: x.masked_scatter(x > 0, y), (numbers(4), numbers(2)))
     with pytest.raises(IndexError):
         exported(calque.ones(4), calque.ones(2)).tolist()
+
+
+def test_complex_parameters_and_free_sizes(tmp_path: Any) -> None:
+    """A Fourier layer: its weights are complex, what it has seen is state, the batch is free."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(calque.randn(7, dtype=calque.complex64))
+            self.register_buffer("seen", calque.zeros(7, dtype=calque.complex64))
+
+        def forward(self, x: Any) -> Any:
+            spectrum = F.rfft(x) * self.weight
+            self.seen.add_(spectrum.sum(0))
+            return F.irfft(spectrum, n=12) + self.seen.abs().sum()
+
+    layer = Layer()
+    with calque.no_grad():
+        exported = calque.export(layer, numbers(4, 12), {"x": {0: calque.Dim("n", 2, 9)}})
+        x = numbers(3, 12)
+        wanted = [layer(x), layer(x)]
+    if shutil.which("cc") is not None:
+        exported.compile(str(tmp_path), name="lib", sizes={"n": 3})
+        library = Library(tmp_path, "lib")
+        instance = library.create()
+        for one in wanted:
+            out = np.zeros((3, 12), np.float32)
+            assert library.run(instance, 0, [x.numpy()], [out]) == 0 and same([calque.from_numpy(out)], [one])
+    runtime = pytest.importorskip("onnxruntime")
+    if there("onnx"):
+        exported.onnx(tmp_path / "m.onnx")
+        session, seen = runtime.InferenceSession(str(tmp_path / "m.onnx")), np.zeros((7, 2), np.float32)
+        for one in wanted:
+            out, seen = session.run(None, {"x": x.numpy(), "seen": seen})
+            assert same([calque.from_numpy(out)], [one])
+
+
+def test_what_has_no_pairs_is_refused(tmp_path: Any) -> None:
+    spectrum = calque.export(lambda x: F.rfft(x).tanh().abs(), numbers(2, 4))
+    with pytest.raises(RuntimeError, match=r"got tanh, which NumPy computes \(recorded at .*test_every_way.py:\d+\)"):
+        spectrum.compile(str(tmp_path), linker=False)
+    if there("onnx"):
+        with pytest.raises(RuntimeError, match=r"operations that ONNX has, but tanh \(.*test_every_way.py:\d+\) has no counterpart"):
+            spectrum.onnx(tmp_path / "m.onnx")
+        free = calque.export(lambda x: F.rfft(x).abs(), numbers(2, 4), {"x": {1: calque.Dim("n", 2, 99)}})
+        with pytest.raises(RuntimeError, match=r"complex values whose sizes say what is done with them, but it depends on .*n"):
+            free.onnx(tmp_path / "m.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_writing_an_onnx_model_changes_no_export(tmp_path: Any) -> None:
+    """Its questions about sizes became guards of files that were saved afterwards."""
+    from tests.exported.models import CASES as MODELS
+
+    if not there("onnx"):
+        pytest.skip("no package onnx")
+    for case in (c for c in MODELS if c.name in ("cnn", "lstm", "gru")):
+        exported = calque.export(case.make().eval(), case.inputs(*case.example), case.dynamic)
+        exported.save(tmp_path / "before.calque")
+        exported.onnx(tmp_path / "m.onnx")
+        exported.save(tmp_path / "after.calque")
+        files = [calque.load(tmp_path / f"{name}.calque")["entries"] for name in ("before", "after")]
+        assert files[0] == files[1]

@@ -17,6 +17,7 @@ from calque.base.text import shown
 from calque.exported.graph import Entry, Spec, Variant
 from calque.exported.native.moves import with_moves
 from calque.exported.native.rewrite import rewritten
+from calque.exported.pairs import in_pairs, real_spec
 from calque.ir.program import Program
 from calque.kernel.schedule import Schedule
 from calque.run.pipeline import compile_program, simplified
@@ -113,7 +114,7 @@ def make_plan(name: str, entries: Mapping[str, Entry], values: Mapping[str, Any]
     variants = [entry.variant(tuple([size // d.multiple for d, size in zip(entry.dims, row, strict=True)]))[0] for entry, row in chosen]
     written = list(dict.fromkeys(name for variant in variants for name in variant.writes))
     blob, state, behind = Blob(), {}, 0
-    specs = [Spec(key, values[key].dtype, tuple(values[key].shape)) for key in written]
+    specs = [real_spec(Spec(key, values[key].dtype, tuple(values[key].shape))) for key in written]
     for key in written:
         data = _bytes(values[key])
         state[key] = (behind, len(data), blob.place(data))
@@ -156,8 +157,8 @@ def _rows(entry: Entry, sizes: Mapping[str, Any]) -> list[tuple[int, ...]]:
 def _signature(entry: Entry, row: tuple[int, ...], program: Program) -> Signature:
     free = {d.name: n for d, n in zip(entry.dims, row, strict=True)}
     name = "_".join([entry.name, *(f"{key}{n}" for key, n in free.items())]) if entry.dims else entry.name
-    inputs = tuple([replace(s, shape=tuple([free[n] if isinstance(n, str) else n for n in s.shape])) for s in entry.inputs])
-    outputs = tuple([replace(s, shape=program.nodes[k].shape) for s, k in zip(entry.outputs, program.outputs, strict=False)])
+    inputs = tuple([replace(s, shape=tuple([free[n] if isinstance(n, str) else n for n in s.shape])) for s in map(real_spec, entry.inputs)])
+    outputs = tuple([replace(real_spec(s), shape=program.nodes[k].shape) for s, k in zip(entry.outputs, program.outputs, strict=False)])
     for spec in (*inputs, *outputs):
         dtype_number(spec.dtype)
     return Signature(name, entry.name, inputs, outputs)
@@ -165,7 +166,8 @@ def _signature(entry: Entry, row: tuple[int, ...], program: Program) -> Signatur
 
 def _program(entry: Entry, row: tuple[int, ...], variant: Variant) -> Program:
     """The program for these sizes, which writes to its state in place where it can."""
-    program = rewritten(variant.concrete(tuple([size // d.multiple for d, size in zip(entry.dims, row, strict=True)])))
+    concrete = variant.concrete(tuple([size // d.multiple for d, size in zip(entry.dims, row, strict=True)]))
+    program = rewritten(in_pairs(concrete, lambda what, line: _refused(what, line)))
     first, outputs = len(entry.inputs), len(entry.outputs)
     inputs = {name: first + k for k, name in enumerate(variant.reads)}
     updates = tuple([(outputs + k, inputs[name]) for k, name in enumerate(variant.writes) if name in inputs])
@@ -181,13 +183,17 @@ def _schedule(program: Program) -> Schedule:
         found = [nodes[k] for k in positions if k < len(nodes)]
         what = ", ".join(dict.fromkeys(str(node.attrs[0]) if node.op.name == "hosted" else what for node in found)) or what
         line = next((nodes[k].line for k in positions if k < len(nodes) and nodes[k].line), "")
-        raise ExportError(
-            f"[compile] expected operations with native code, got {what}, which NumPy computes (recorded at {line or 'an unknown line'}); compute it "
-            "outside of the exported function"
-        )
+        raise _refused(what, line)
     if schedule.scalars:
         raise ExportError("[compile] expected a program without numbers that change from call to call")
     return schedule
+
+
+def _refused(what: str, line: str) -> ExportError:
+    return ExportError(
+        f"[compile] expected operations with native code, got {what}, which NumPy computes (recorded at {line or 'an unknown line'}); compute "
+        "it outside of the exported function"
+    )
 
 
 def _linked(found: Launches, program: Program, variant: Variant, inputs: int, outputs: int, made: Plan, weights: Mapping[str, int]) -> Linked:

@@ -7,32 +7,20 @@ from dataclasses import replace
 from typing import Any
 
 from calque import functional as T
-from calque.base.dtypes import DType, bool_, int64
+from calque.base.dtypes import bool_, int64
 from calque.base.layout import dense_layout
 from calque.base.shapes import broadcast_shapes
-from calque.exported.frame import ExportFrame
+from calque.exported.frame import Again
 from calque.functional.common import cast, prim
 from calque.ir.program import Node, Program
-from calque.ops.opdef import OpDef
 from calque.tensor import Tensor, record
-
-
-class _Again(ExportFrame):
-    """Records nodes with the line of the one that they stand for."""
-
-    line = ""
-
-    def node(self, op: OpDef, inputs: tuple[int, ...], attrs: tuple[Any, ...], shape: Any, dtype: DType) -> int:
-        number = super().node(op, inputs, attrs, shape, dtype)
-        self.nodes[number] = replace(self.nodes[number], line=self.line)
-        return number
 
 
 def rewritten(program: Program) -> Program:
     """A program of the same values whose sorts, sums of integers and the like have native code."""
     if not any(_instead_of(node, program) for node in program.nodes):
         return program
-    frame = _Again()
+    frame = Again()
     values: list[Any] = [None] * len(program.nodes)
     with frame:
         for position in program.inputs:

@@ -23,6 +23,11 @@ PARAMETERS, DIMS = "calque.parameters", "calque.dims"
 """What our models say beyond the standard: names of parameters, and ranges of free sizes."""
 
 
+def unknown(name: str, line: str, what: str = "has no counterpart there") -> ExportError:
+    """The error about an operation that ONNX cannot say."""
+    return ExportError(f"[onnx] expected operations that ONNX has, but {name} ({line or 'at an unknown line'}) {what}")
+
+
 class Builder:
     """Makes nodes of an entry's program. `node`: the one that is translated now, for messages."""
 
@@ -79,7 +84,7 @@ class Builder:
         """The error about a node that ONNX cannot say."""
         node = self.node
         name, line = (node.op.name, node.line) if node is not None else ("the graph", "")
-        return ExportError(f"[onnx] expected operations that ONNX has, but {name} ({line or 'at an unknown line'}) {what}")
+        return unknown(name, line, what)
 
     # --------------------------------------------------------------------------------------------------------- sizes
 

@@ -11,10 +11,11 @@ import numpy as np
 from calque.backend.ref.interpret import interpret
 from calque.base.errors import ArgumentError, CalqueError, DTypeError, ExportError
 from calque.base.text import described
-from calque.exported.graph import Entry, Variant, broken, held
-from calque.exported.onnx.builder import DIMS, PARAMETERS, Builder
+from calque.exported.graph import Entry, Variant, broken, guard_text, held
+from calque.exported.onnx.builder import DIMS, PARAMETERS, Builder, unknown
 from calque.exported.onnx.table import TABLE, constant, lstm
 from calque.exported.onnx.views import _equal, _same
+from calque.exported.pairs import in_pairs, real_spec
 from calque.io.write import write_whole
 from calque.ir.program import Node, Program
 from calque.nn.parameter import Parameter
@@ -41,7 +42,8 @@ def write_onnx(exported: Any, f: Any, entry: str | None, opset: int, names: tupl
         values |= zip(variant.reads, held(entries[name], variant, state), strict=True)
     trained = {key for key, value in values.items() if isinstance(value, Parameter)}
     numbers = {key: read(value.detach(), "onnx") for key, value in values.items()}
-    model = model_of(_renamed(entries[name], *names), numbers, opset, trained)
+    with entries[name].variants[0].extents.aside():
+        model = model_of(_renamed(entries[name], *names), numbers, opset, trained)
     content = model.SerializeToString()
     if isinstance(f, str | os.PathLike):
         write_whole(os.fspath(f), len(content), lambda file: _put(file, content))
@@ -72,7 +74,15 @@ def model_of(entry: Entry, numbers: dict[str, Any], opset: int, trained: set[str
     require_one(entry, numbers)
     b = Builder(entry, variant.extents, opset)
     b.reserved = {spec.name for spec in (*entry.inputs, *entry.outputs)} | set(variant.reads) | {f"{key}_out" for key in variant.writes}
-    program = variant.program
+    asked = len(variant.extents.asked)
+    program = in_pairs(variant.program, unknown)
+    if len(variant.extents.asked) > asked:
+        text = guard_text(variant.extents, *list(variant.extents.asked.items())[asked])
+        raise ExportError(
+            f"[onnx] expected complex values whose sizes say what is done with them, but it depends on {text}; export with fixed sizes there"
+        )
+    entry = replace(entry, inputs=tuple(map(real_spec, entry.inputs)), outputs=tuple(map(real_spec, entry.outputs)))
+    numbers = {key: _real(value) for key, value in numbers.items()}
     names: list[str] = [""] * len(program.nodes)
     inputs, parameters = [], []
     taken = [s.name for s in entry.inputs]
@@ -107,6 +117,11 @@ def model_of(entry: Entry, numbers: dict[str, Any], opset: int, trained: set[str
     b.onnx.helper.set_model_props(made, {PARAMETERS: "\n".join(parameters), DIMS: "\n".join(ranges)})
     b.onnx.checker.check_model(made, full_check=False)
     return made
+
+
+def _real(array: Any) -> Any:
+    """Complex numbers as pairs."""
+    return _dense(array).view(array.real.dtype).reshape((*array.shape, 2)) if array.dtype.kind == "c" else array
 
 
 def _dense(array: Any) -> Any:
