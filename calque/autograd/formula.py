@@ -13,7 +13,7 @@ from typing import Any
 
 from calque.autograd.eager import Eager
 from calque.autograd.routines import same
-from calque.autograd.watched import shadow, watch
+from calque.autograd.watched import shadow_storage, watch
 from calque.base.cache import Cache
 from calque.base.device import CPU
 from calque.base.dtypes import get_default_dtype
@@ -99,14 +99,14 @@ def _guards(node: GradNode, grad: Tensor, any_number: bool) -> tuple[Any, ...] |
 def _watched(trace: Eager, node: GradNode, grad: Tensor, rule: Rule, guards: tuple[Any, ...]) -> tuple[Any, int]:
     """The superinstruction of nodes like this one and its bytes, or what else `_known` keeps of it."""
     watcher, other = Passed(), copy(node)
-    first = wrap(shadow(grad._storage), grad._layout)
+    first = wrap(shadow_storage(grad._storage), grad._layout)
     operands: list[Any] = [first]
     if node.saved is not None:
         other.saved = {}
         for k, (position, value) in enumerate(node.saved.items()):
             seen = value._layout if isinstance(value, Tensor) else node.edge.layout
             if isinstance(value, (Storage, Tensor)):
-                twin = shadow(value if isinstance(value, Storage) else value._storage)
+                twin = shadow_storage(value if isinstance(value, Storage) else value._storage)
                 operands.append(wrap(twin, seen))
                 other.saved[position] = twin if isinstance(value, Storage) else operands[-1]
             else:

@@ -27,7 +27,7 @@ told relative to the handle of the operand."""
 MOST = 24  # gradients of one node: compiling the text for more takes milliseconds, and how many values are joined differs from time to time
 Straight = Callable[[Any, Any, Any], "list[Any] | None"]
 _shapes = Cache("views of any offset", 200, 1 / 512)
-_codes = Cache("code of gradients", 6000, 1 / 256)  # source -> code
+_codes = Cache("code of gradients", 6000, 3 / 1024)  # source -> code
 
 
 def shape_of(view: Layout) -> Layout:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from calque.autograd.eager import Eager
 from calque.autograd.node_steps import WatchedCall, graph_of
-from calque.autograd.watched import shadow, watch
+from calque.autograd.watched import shadow_storage, watch
 from calque.base import dtypes
 from calque.base.cache import Cache
 from calque.base.device import Device
@@ -125,7 +125,7 @@ def _seldom(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[
 def _shadowed(x: Any, shadows: list[Any]) -> Any:
     """An argument with other handles of the same memory in place of tensors. `shadows`: the operands, as `told` has them."""
     if isinstance(x, Tensor):
-        shadows.append(wrap(shadow(x._storage), x._layout))
+        shadows.append(wrap(shadow_storage(x._storage), x._layout))
         shadows[-1]._requires_grad = x._requires_grad and local.state.grad
         return shadows[-1]
     if x.__class__ is tuple and len(x) == 2 and isinstance(x[1], DType):

@@ -312,7 +312,7 @@ def watch(trace: Eager, operands: tuple[Any, ...], function: Callable[[], Any], 
     return watched if steady else None, found
 
 
-def shadow(storage: Storage) -> Storage:
+def shadow_storage(storage: Storage) -> Storage:
     """Another storage with the same memory, so that each operand has one of its own: what came twice need not come twice the next time."""
     found: Storage = object.__new__(Storage)
     found.trace, found.slot, found.layout, found.buffer = storage.trace, storage.slot, storage.layout, storage.buffer

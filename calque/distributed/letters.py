@@ -120,4 +120,4 @@ def _measured() -> tuple[int, int]:
     return count, count * ROUTE_BYTES
 
 
-_TABLE = register("ways of small messages", Table(1 / 512, _measured))
+_TABLE = register("ways of small messages", Table(1 / 1024, _measured))

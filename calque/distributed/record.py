@@ -31,7 +31,7 @@ class Kind:
         return f"{self.op}({self.dtype}{shape}{', ' if self.detail else ''}{self.detail})"
 
 
-_KINDS = Cache("descriptions of collectives", 500, 1 / 256)
+_KINDS = Cache("descriptions of collectives", 500, 1 / 1024)
 
 
 def kind_of(op: str, dtype: str, shape: tuple[int, ...] | None, detail: str) -> Kind:

@@ -24,6 +24,10 @@ pytestmark = [
     pytest.mark.usefixtures("as_users"), pytest.mark.filterwarnings("ignore:reduction"),
 ]  # fmt: skip
 
+for _place in (calque, calque.special, calque.linalg, F):
+    for _name in dir(_place):
+        getattr(_place, _name)  # functions are declared when the first of their file is asked for
+
 STEPS: dict[Any, str] = {
     f: ".".join(filter(None, (place.removeprefix("calque"), name)))
     for place, names in SPACES.items()
@@ -43,6 +47,7 @@ TABLES = {"": FUNCTIONS + BOTH, "nn.functional": NN + BOTH, "linalg": LINALG}
 SAMPLES = [s for place, table in TABLES.items() for s in samples(place, table) if s.exists(calque) and inner(s.function(calque))]
 MORE: dict[str, Callable[[Any], tuple[Any, ...]]] = {  # what the tables have no sample for
     "fft.fftshift": lambda t: (t(4, 3),), "fft.ifftshift": lambda t: (t(4, 3),), "special.spherical_bessel_j0": lambda t: (t(5),),
+    "special.entr": lambda t: (t(5),), "special.xlog1py": lambda t: (t(5), t(5)),
     "special.multigammaln": lambda t: (t(5) + 3.0, 2), "nn.functional.avg_pool3d": lambda t: (t(2, 3, 4, 4, 4), 2),
 }  # fmt: skip
 
