@@ -28,6 +28,7 @@ class InterpolationMode(enum.Enum):
     LANCZOS = "lanczos"
 
 
+_SPACES = {3: ("YCbCr", "HSV"), 4: ("CMYK", "RGBX")}  # other meanings of three and of four channels than RGB and RGBA
 FAR = (1 << 31) - 1  # the most pixels of a side that Pillow counts
 
 PILLOW = {"nearest": 0, "nearest-exact": 0, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5, "lanczos": 1}  # Pillow's numbers of its filters
@@ -111,7 +112,8 @@ def pil_to_tensor(pic: Any) -> Tensor:
     """An image of Pillow's as a tensor (C, H, W) of the same numbers."""
     if not is_pil(pic):
         raise DTypeError(f"[pil_to_tensor] expected an image of Pillow's, got {type_name(pic)}; arrays are for to_tensor")
-    return T.tensor(np.ascontiguousarray(pixels(pic).transpose(2, 0, 1)))
+    values = np.array(pic) if pic.mode in ("1", "I;16") else pixels(pic)  # bool, and uint16, whose range is that of the image
+    return T.tensor(np.ascontiguousarray((values[:, :, None] if values.ndim == 2 else values).transpose(2, 0, 1)))
 
 
 def to_pil_image(pic: Any, mode: str | None = None) -> Any:
@@ -129,8 +131,11 @@ def to_pil_image(pic: Any, mode: str | None = None) -> Any:
         array = pic if pic.ndim == 3 else pic[:, :, None]
     if array.shape[2] not in (1, 2, 3, 4):
         raise ShapeError(f"[to_pil_image] expected 1 to 4 channels, got {array.shape[2]}; choose some")
+    image = pillow("to_pil_image")
+    if array.dtype == np.uint8 and mode in _SPACES.get(array.shape[2], ()):  # what the channels are, not what they should become
+        return image.frombytes(mode, array.shape[1::-1], array.tobytes())
     array = array[:, :, 0] if array.shape[2] == 1 else array
-    made = pillow("to_pil_image").fromarray(np.ascontiguousarray(array))
+    made = image.fromarray(np.ascontiguousarray(array))
     return made if mode is None or mode == made.mode else made.convert(mode)
 
 
@@ -142,12 +147,23 @@ def mode_of(number: int) -> InterpolationMode:
             4: InterpolationMode.BOX, 5: InterpolationMode.HAMMING}[number]  # fmt: skip
 
 
+def span(dtype: dt.DType) -> tuple[int, int]:
+    """The least and the most value of an integer type, or of bool."""
+    return (0, 1) if dtype is dt.bool_ else (dt.IInfo(dtype).min, dt.IInfo(dtype).max)
+
+
+def in_type(values: Tensor, dtype: dt.DType) -> Tensor:
+    """Floating values as an integer type, rounded, within its range; as bool, what is not 0, as in torchvision."""
+    return values.to(dtype) if dtype is dt.bool_ else values.clamp(*span(dtype)).round().to(dtype)
+
+
 def most(img: Tensor) -> float:
-    return 1.0 if img.dtype.is_floating_point else float(dt.IInfo(img.dtype).max)
+    return 1.0 if img.dtype.is_floating_point else float(span(img.dtype)[1])
 
 
 def blend(first: Tensor, second: Any, ratio: float) -> Tensor:
     """ratio * first + (1 - ratio) * second, within the range of the type."""
+    ratio = float(ratio)  # an integer times uint8 is uint8, and wraps
     return (ratio * first + (1.0 - ratio) * second).clamp(0, most(first)).to(first.dtype)
 
 

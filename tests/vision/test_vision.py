@@ -252,3 +252,86 @@ def test_light_of_images_that_would_lose_something_is_refused(mode: str) -> None
     for change in (transforms.RandomLighting(p=1.0), transforms.RandomReflection(p=1.0)):
         with pytest.raises(TypeError, match=f"colours of 8 bits and nothing transparent, got mode {mode}; use to_tensor"):
             change(image)
+
+
+@pytest.mark.parametrize("change", ["brightness", "contrast", "saturation", "sharpness"])
+def test_whole_factors_do_not_wrap(change: str, rng: np.random.Generator) -> None:
+    """3 times a value of uint8 was that product modulo 256."""
+    image = calque.tensor(rng.integers(0, 256, (3, 6, 7)).astype(np.uint8))
+    function = getattr(F, f"adjust_{change}")
+    for kind in (image, image.to(calque.int16), image.to(calque.int8)):
+        assert calque.equal(function(kind, 3), function(kind, 3.0))
+    assert F.adjust_brightness(image, 3).tolist() == image.int().mul(3).clamp(0, 255).tolist()
+
+
+def test_values_below_zero_are_resized() -> None:
+    """The numbers are torchvision's; they were 0."""
+    for dtype in (calque.int16, calque.int32, calque.int64):
+        image = calque.tensor([[[-100, 50], [-30, 20]]], dtype=dtype)
+        found = F.resize(image, (3, 3))
+        assert found.dtype is dtype and found.tolist() == [[[-100, -25, 50], [-65, -15, 35], [-30, -5, 20]]]
+
+
+def test_masks_of_bool_are_moved_and_images_of_bool_are_images() -> None:
+    Mask = calque.vision.tv_tensors.Mask
+    mask = calque.arange(30).view(5, 6) % 4 == 1
+    seen_from, seen_at = [[0, 0], [5, 0], [5, 4], [0, 4]], [[1, 0], [5, 1], [4, 4], [0, 3]]
+    move: Any
+    for move in (
+        lambda x: v2.functional.resize(x, (9, 4)), lambda x: v2.functional.rotate(x, 30), lambda x: v2.functional.affine(x, 9, [1, 2], 1.1, 3),
+        lambda x: v2.functional.perspective(x, seen_from, seen_at),
+    ):  # fmt: skip
+        found = move(Mask(mask))
+        assert found.dtype is calque.bool and calque.equal(found.long(), move(Mask(mask.long())).long())
+    assert F.convert_image_dtype(mask[None], calque.float32).tolist() == mask[None].float().tolist()
+    assert F.convert_image_dtype(calque.tensor([[[0.2, 1.0]]]), calque.bool).tolist() == [[[True, True]]]
+    assert calque.equal(F.invert(mask[None]), ~mask[None]) and F.adjust_brightness(mask[None], 2).dtype is calque.bool
+
+
+def test_numbers_of_pillow_keep_their_range() -> None:
+    """16 bits became int32, of which float32 between 0 and 1 is a black image."""
+    values = np.array([[0, 65535], [32768, 257]], np.uint16)
+    found = F.pil_to_tensor(Image.fromarray(values))
+    assert found.dtype is calque.uint16 and np.array_equal(found.numpy()[0], values)
+    scaled = v2.Compose([v2.ToImage(), v2.ToDtype(calque.float32, scale=True)])(Image.fromarray(values))
+    np.testing.assert_allclose(scaled.numpy()[0], values / np.float32(65535), rtol=1e-6)
+    two = Image.fromarray(np.array([[0, 255]], np.uint8)).convert("1")
+    assert F.pil_to_tensor(two).tolist() == [[[False, True]]] and calque.vision.tv_tensors.Mask(two).dtype is calque.bool
+
+
+@pytest.mark.parametrize("mode", ["YCbCr", "HSV", "CMYK"])
+def test_channels_are_what_the_mode_says(mode: str, rng: np.random.Generator) -> None:
+    """They were taken for red, green and blue, and converted."""
+    values = rng.integers(0, 256, (4, 5, len(mode) if mode == "CMYK" else 3)).astype(np.uint8)
+    image = F.to_pil_image(calque.tensor(values.transpose(2, 0, 1).copy()), mode)
+    assert (image.mode, image.size) == (mode, (5, 4)) and np.array_equal(np.array(image), values)
+    assert calque.equal(F.pil_to_tensor(F.to_pil_image(F.pil_to_tensor(image), mode)), F.pil_to_tensor(image))
+    if mode != "CMYK":
+        assert F.gaussian_blur(image, 1, 1.0).tobytes() == image.tobytes()
+
+
+def test_edges_of_turned_and_sheared_images() -> None:
+    """The numbers are torchvision's: fill=0 is not no fill, a shear of one number in a list is one for both sides."""
+    image, mode = calque.arange(12.0).view(1, 3, 4), F.InterpolationMode.BILINEAR
+    assert F.rotate(image, 30, mode, fill=0).flatten()[[0, 1, 3, 11]].tolist() == pytest.approx([0.1033, 1.2245, 3.2114, 1.5185], abs=1e-4)
+    assert F.rotate(image, 30, mode).flatten()[[0, 1, 3, 11]].tolist() == pytest.approx([0.2692, 1.3852, 4.5814, 3.9546], abs=1e-4)
+    assert F.affine(image, 0, [0, 0], 1.0, [20.0]).flatten().tolist() == [0, 1, 2, 7, 0, 5, 6, 11, 4, 9, 10, 0]
+    assert F.rotate(image, 33, expand=True, center=[0, 1]).shape == (1, 5, 6)
+    assert F.pad(image, 1, None).tolist() == F.pad(image, 1, 0).tolist()
+    assert not np.isnan(np.array(F.pad(Image.new("F", (2, 2)), 1, None))).any()
+
+
+@pytest.mark.parametrize("size", [(4, 3), (7, 4), (5, 5)])
+def test_quarters_of_a_circle_move_each_pixel(size: tuple[int, int]) -> None:
+    """As Pillow and torchvision's v2 turn them: there was a frame around them, and nothing was at its place."""
+    values = np.arange(size[0] * size[1], dtype=np.float32).reshape(size)
+    boxes = calque.vision.tv_tensors.BoundingBoxes([[1.0, 1, 2, 3]], format="XYXY", canvas_size=size)
+    for quarters in range(-1, 6):
+        for mode in (F.InterpolationMode.NEAREST, F.InterpolationMode.BILINEAR):
+            wanted = np.rot90(values, quarters)
+            found = F.rotate(calque.tensor(values)[None], 90 * quarters, mode, expand=True)
+            assert np.array_equal(found.numpy()[0], wanted), (quarters, mode)
+            assert np.array_equal(np.array(F.rotate(Image.fromarray(values), 90 * quarters, mode, expand=True)), wanted)
+        moved = v2.functional.rotate(boxes, 90 * quarters, expand=True)
+        left, top, right, bottom = (round(x) for x in moved[0].tolist())
+        assert moved.canvas_size == wanted.shape and wanted[top:bottom, left:right].sum() == values[1:3, 1:2].sum()

@@ -33,11 +33,13 @@ from calque.vision.images import (
     get_image_num_channels,
     get_image_size,
     image_like,
+    in_type,
     is_tensor_image,
     mode_of,
     pil_to_tensor,
     pillow,
     pixels,
+    span,
     to_pil_image,
     to_tensor,
 )
@@ -64,11 +66,11 @@ def convert_image_dtype(image: Tensor, dtype: dt.DType = dt.float32) -> Tensor:
             return image.to(dtype)
         if dtype is dt.int64 or (dtype is dt.int32 and image.dtype is dt.float32):
             raise DTypeError(f"[convert_image_dtype] The cast from {image.dtype} to {dtype} cannot be performed safely; choose a smaller type")
-        return (image * (dt.IInfo(dtype).max + 1.0 - 1e-3)).to(dtype)
-    most = dt.IInfo(image.dtype).max
+        return (image * (span(dtype)[1] + 1.0 - 1e-3)).to(dtype)
+    most = span(image.dtype)[1]
     if dtype.is_floating_point:
         return image.to(dtype) / most
-    other = dt.IInfo(dtype).max
+    other = span(dtype)[1]
     if most > other:
         return (image // ((most + 1) // (other + 1))).to(dtype)
     return image.to(dtype) * ((other + 1) // (most + 1))
@@ -137,7 +139,7 @@ def resize(
     else:
         out = F.interpolate(values, size=target, mode=mode.value, **({"align_corners": False} if smooth else {}))
     if not whole.dtype.is_floating_point:
-        out = out.clamp(0, dt.IInfo(whole.dtype).max).round().to(whole.dtype) if smooth else out.to(whole.dtype)
+        out = in_type(out, whole.dtype) if smooth else out.to(whole.dtype)
     return out.reshape(*img.shape[:-2], *target)
 
 
@@ -170,9 +172,10 @@ def _borders(padding: Any) -> tuple[int, int, int, int]:
 
 
 @geometric
-def pad(img: Any, padding: int | Sequence[int], fill: float | Sequence[float] = 0, padding_mode: str = "constant") -> Any:
+def pad(img: Any, padding: int | Sequence[int], fill: float | Sequence[float] | None = 0, padding_mode: str = "constant") -> Any:
     """Borders: one number, (sides, top and bottom) or (left, top, right, bottom). padding_mode: constant, edge, reflect or symmetric."""
     left, top, right, bottom = _borders(padding)
+    fill = 0 if fill is None else fill
     modes: dict[str, Any] = {"constant": "constant", "edge": "edge", "reflect": "reflect", "symmetric": "symmetric"}
     if padding_mode not in modes:
         raise ValueError(f"[pad] expected padding_mode as one of {', '.join(modes)}, got {shown(padding_mode)}; choose one")
@@ -381,7 +384,8 @@ def gaussian_blur(img: Any, kernel_size: int | Sequence[int], sigma: float | Seq
     if len(widths) != 2 or not all(width > 0 for width in widths):
         raise ValueError(f"[gaussian_blur] expected sigma as one or two numbers above 0, got {shown(sigma)}; leave it out")
     if not is_tensor_image("gaussian_blur", img):
-        return to_pil_image(gaussian_blur(pil_to_tensor(img), sizes, widths), img.mode)
+        values = T.tensor(np.ascontiguousarray(pixels(img).transpose(2, 0, 1)))
+        return to_pil_image(gaussian_blur(values, sizes, widths), img.mode)
     kernels = []
     for size, width in zip(sizes, widths):
         x = np.linspace(-(size - 1) * 0.5, (size - 1) * 0.5, size)

@@ -14,7 +14,7 @@ from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.nn import functional as F
 from calque.tensor import Tensor
-from calque.vision.images import PILLOW, InterpolationMode, get_dimensions, is_tensor_image, mode_of
+from calque.vision.images import PILLOW, InterpolationMode, get_dimensions, in_type, is_tensor_image, mode_of
 from calque.vision.transforms.boxes import geometric, size_of, warped
 from calque.vision.tv_tensors import BoundingBoxes
 
@@ -63,13 +63,12 @@ def _sampled(op: str, img: Tensor, x: Any, y: Any, mode: str, fill: Any) -> Tens
     grid = T.tensor(np.stack([2 * x / width - 1, 2 * y / height - 1], -1)[None]).to(floating.dtype)
     grid = grid.expand(floating.shape[0], *grid.shape[1:])
     out = F.grid_sample(floating, grid, mode=mode, padding_mode="zeros", align_corners=False)
-    if any(colour):
+    if any(colour) or (fill is not None and mode != "nearest"):  # 0 and None are not the same: torchvision mixes the edge with the 0 again
         inside = F.grid_sample(T.ones_like(floating[:1, :1]), grid[:1], mode=mode, padding_mode="zeros", align_corners=False)
         outer = T.tensor(colour).to(floating.dtype).reshape(-1, 1, 1)
         out = T.where(inside < 0.5, outer, out) if mode == "nearest" else out * inside + (1.0 - inside) * outer
     if not img.dtype.is_floating_point:
-        limits = dt.IInfo(img.dtype)
-        out = (out.clamp(limits.min, limits.max) if mode == "bicubic" else out).round().to(img.dtype)
+        out = in_type(out, img.dtype)
     return out.reshape(*img.shape[:-2], *x.shape)
 
 
@@ -100,6 +99,16 @@ def _forward(matrix: Any, left: float = 0.0, top: float = 0.0) -> Any:
     return back / back[2, 2]
 
 
+def _turned_size(matrix: Any, height: int, width: int, quarters: int | None) -> tuple[int, int]:
+    """(height, width) of the picture that holds all of an image whose pixels `matrix` (2, 3) turns, or that is turned by quarters of a circle."""
+    if quarters is not None:
+        return (width, height) if quarters % 2 else (height, width)
+    corners = np.array([[0, 0], [width, 0], [0, height], [width, height]], float) - (width / 2, height / 2)
+    found = (matrix[:, :2] @ corners.T).T + matrix @ (width / 2, height / 2, 1.0)
+    wide, tall = (np.ceil(found.max(0) - 1e-4) - np.floor(found.min(0) + 1e-4)).tolist()  # so much beyond the edge is rounding, no pixel
+    return round(tall), round(wide)
+
+
 @geometric
 def rotate(img: Any, angle: float, interpolation: Any = InterpolationMode.NEAREST, expand: bool = False, center: Any = None, fill: Any = None) -> Any:
     """Turned counter-clockwise by an angle in degrees.
@@ -113,15 +122,11 @@ def rotate(img: Any, angle: float, interpolation: Any = InterpolationMode.NEARES
         return img.rotate(turn, PILLOW[mode], expand, middle, fillcolor=_pillows("rotate", img, fill))
     height, width = size_of(img)
     matrix = _inverse(middle or (width / 2, height / 2), -turn, (0, 0), 1.0, (0, 0))
-    left, top, right, bottom = 0.0, 0.0, float(width), float(height)
-    if expand:
-        corners = np.array([[0, 0], [width, 0], [0, height], [width, height]], float) - (width / 2, height / 2)
-        found = np.linalg.inv(matrix[:, :2]) @ corners.T
-        low, high = found.min(1) + (width / 2, height / 2), found.max(1) + (width / 2, height / 2)
-        wide, tall = (np.ceil(high - 1e-4) - np.floor(low + 1e-4)).tolist()  # so much beyond the edge is rounding, no pixel
-        left, top = (width - wide) / 2, (height - tall) / 2
-        right, bottom = left + wide, top + tall
-    rows, columns = round(bottom - top), round(right - left)
+    quarters = int(turn % 360 / 90) if middle is None and turn % 90 == 0 else None
+    rows, columns = _turned_size(matrix, height, width, quarters) if expand else (height, width)
+    left, top = (width - columns) / 2, (height - rows) / 2
+    if quarters is not None and not isinstance(img, BoundingBoxes) and (expand or quarters % 2 == 0 or rows == columns):
+        return img.rot90(quarters, (-2, -1))  # each pixel as it is
     if isinstance(img, BoundingBoxes):
         return warped(img, _forward(matrix, left, top), (rows, columns))
     return _sampled("rotate", img, *_places(matrix, rows, columns, left, top), mode, fill)
@@ -132,13 +137,13 @@ def affine(
     img: Any, angle: float, translate: Any, scale: float, shear: Any, interpolation: Any = InterpolationMode.NEAREST, fill: Any = None,
     center: Any = None,
 ) -> Any:  # fmt: skip
-    """Turned clockwise by `angle`, sheared by `shear` (an angle, or (x, y)), scaled, and moved by `translate` pixels (x, y); angles in degrees."""
+    """Turned clockwise by `angle`, sheared by `shear` (an angle in x, (x, y), or [both]), scaled, moved by `translate` pixels (x, y); in degrees."""
     mode, (turn,) = _mode("affine", interpolation), _numbers("affine", "angle", angle, 1)
     move, (size,) = _numbers("affine", "translate", translate, 2), _numbers("affine", "scale", scale, 1)
     if size <= 0:
         raise ValueError(f"[affine] Argument scale should be positive, got {size}; 1.0 keeps the size")
-    single = not isinstance(shear, (tuple, list)) or len(shear) == 1
-    slant = [*_numbers("affine", "shear", shear, 1), 0.0] if single else _numbers("affine", "shear", shear, 2)
+    several = isinstance(shear, (tuple, list))  # of one number alone, it is for both
+    slant = _numbers("affine", "shear", list(shear) * (3 - len(shear)) if several else [shear, 0.0], 2)
     height, width = size_of(img)
     middle = (width / 2, height / 2) if center is None else _numbers("affine", "center", center, 2)
     matrix = _inverse(middle, turn, move, size, slant)

@@ -12,7 +12,7 @@ from calque.base.text import shown
 from calque.functional.kinds import is_int
 from calque.nn import functional as F
 from calque.tensor import Tensor
-from calque.vision.images import blend, check_colours, check_factor, enhanced, is_tensor_image, most
+from calque.vision.images import blend, check_colours, check_factor, enhanced, is_tensor_image, most, span
 from calque.vision.transforms.boxes import pictures
 
 __all__ = ["adjust_sharpness", "autocontrast", "equalize", "invert", "posterize", "solarize"]
@@ -28,7 +28,9 @@ def invert(img: Any) -> Any:
     """White is black."""
     if not is_tensor_image("invert", img):
         return _ops("invert").invert(img)
-    return 1.0 - img if img.dtype.is_floating_point else dt.IInfo(img.dtype).max - img
+    if img.dtype is dt.bool_:
+        return ~img
+    return 1.0 - img if img.dtype.is_floating_point else span(img.dtype)[1] - img
 
 
 @pictures
