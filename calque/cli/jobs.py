@@ -20,6 +20,7 @@ import calque
 from calque.base.errors import ArgumentError, CheckpointError, DataError
 from calque.base.extras import need
 from calque.base.text import human
+from calque.data.files import separator_hint
 from calque.memory.fit import free_bytes
 from calque.train.job import Job, in_colours, run
 from calque.train.product import PROGRAM, figures_of, figures_text, images_in, read_product
@@ -96,8 +97,10 @@ def _of_table(path: Path, target: str) -> tuple[dict[str, dict[str, Any]], str]:
 def _numeric(path: Path, target: str) -> list[str]:
     """The columns of numbers but the target; what is left out is said."""
     names = read_header(path)
+    if not names:
+        raise DataError(f"[init] expected names of columns in the first line of {str(path)!r}, got an empty file or line")
     if target not in names:
-        raise ArgumentError(f"[init] expected --target to be one of {', '.join(names[:12])}, got {target!r}")
+        raise ArgumentError(f"[init] expected --target to be one of {', '.join(names[:12])}, got {target!r}{separator_hint(names)}")
     found, texts, why = [], [], {}
     for name in names:
         if name != target:

@@ -35,10 +35,11 @@ class TableDataset(Dataset[Any]):
 
     path: a file that ends in .csv, .tsv or .parquet (which needs pyarrow). features: names of columns of numbers; default: all but the target.
     target: the name of the column to predict: numbers stay numbers (whole ones int64, others float32), texts become labels 0, 1, ... in the order of
-    `classes`. missing: what stands for an empty cell, or one that says NaN; default: such a cell is an error that names it. transform: changes
-    the features of a sample.
+    `classes`. missing: what stands for an empty cell of features, or one that says NaN; default: such a cell is an error that names it. transform:
+    changes the features of a sample.
 
-    Raises DataError that names row and column for a cell that is no number, and ArgumentError for a column that is not there.
+    Raises DataError that names row and column for a cell that is no number, or none of float32, and for a row without a target; ArgumentError for a
+    column that is not there.
 
     >>> from pathlib import Path
     >>> _ = Path("flowers.csv").write_text("length,width,kind\\n5.1,3.5,setosa\\n6.2,2.9,virginica\\n")
@@ -58,28 +59,33 @@ class TableDataset(Dataset[Any]):
             if name not in table:
                 near = nearest(name, table, 0.6)
                 hint = f"; did you mean {near!r}?" if near else ""
+                hint += separator_hint(list(table))
                 there = ", ".join(map(str, list(table)[:12])) + (", .." if len(table) > 12 else "")
                 raise ArgumentError(f"[TableDataset] expected a column of {self.path}, which has {there}, got {shown(name)}{hint}")
         if not names:
             raise ArgumentError(f"[TableDataset] expected at least one column of features in {self.path}, got none beside {shown(target)}")
         self.features = names
-        columns = [_numbers(self.path, name, table[name], missing).astype(np.float32) for name in names]
+        columns = [_narrowed(self.path, name, _numbers(self.path, name, table[name], missing)) for name in names]
         self.values: Array = np.stack(columns, axis=1)
         self.classes: list[str] = []
-        self.targets: Array | None = None if target is None else self._labels(target, table[target], missing)
+        self.targets: Array | None = None if target is None else self._labels(target, table[target])
 
-    def _labels(self, name: str, cells: Sequence[Any], missing: float | None) -> Array:
+    def _labels(self, name: str, cells: Sequence[Any]) -> Array:
+        texts = ["" if cell is None or cell != cell else str(cell) for cell in cells]
+        row = next((k for k, text in enumerate(texts) if not text.strip()), None)
+        if row is not None:
+            place = f"row {row} (counted from 0) of column {name!r} of {self.path}"
+            raise DataError(f"[TableDataset] expected a target in {place}, got an empty cell; remove such rows: they say nothing of what to predict")
         try:
-            found = _numbers(self.path, name, cells, missing)
+            found = _numbers(self.path, name, cells, None)
         except DataError:
-            texts = ["" if cell is None else str(cell) for cell in cells]
-            if any(not text.strip() for text in texts):
-                raise
             self.classes = sorted(set(texts))
             numbers = {text: k for k, text in enumerate(self.classes)}
             return np.array([numbers[text] for text in texts], np.int64)
-        whole = found.astype(np.int64)
-        return whole if (whole == found).all() else found.astype(np.float32)
+        if (np.abs(found) < 1 << 63).all() and (found == np.trunc(found)).all():
+            small = not found.size or np.abs(found).max() < 1 << 53  # above, float64 does not tell neighbours apart
+            return found.astype(np.int64) if small else np.array([_whole(cell) for cell in cells], np.int64)
+        return _narrowed(self.path, name, found)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -91,15 +97,43 @@ class TableDataset(Dataset[Any]):
         return row if self.targets is None else (row, self.targets[index].item())
 
 
+def _whole(cell: Any) -> int:
+    """A whole number to its last digit."""
+    try:
+        return int(cell)
+    except ValueError:  # "1e16"
+        return int(float(cell))
+
+
+def _narrowed(path: str, name: str, values: Array) -> Array:
+    """As float32. Raises DataError for a number that is infinite there alone."""
+    with np.errstate(over="ignore"):
+        found = values.astype(np.float32)
+    wrong = np.flatnonzero(np.isinf(found) & ~np.isinf(values))
+    if wrong.size:
+        place = f"row {wrong[0]} (counted from 0) of column {name!r} of {path}"
+        raise DataError(f"[TableDataset] expected numbers below 3.4e38 in {place}, got {values[wrong[0]]:g}; divide the column, or correct the cell")
+    return found
+
+
+def separator_hint(names: Sequence[str]) -> str:
+    """What to do about a table whose columns seem to be one, because something else than a comma is between them."""
+    other = next((mark for mark in ";\t|" if len(names) == 1 and mark in names[0]), None)
+    return "" if other is None else f"; its columns seem to be separated by {other!r}: a .csv file has commas, a .tsv file tabs"
+
+
 @contextlib.contextmanager
 def text_of(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """A file of text, opened. Raises DataError, inside as well, for one that is not of UTF-8."""
+    """A table of text, opened. Raises DataError, inside as well, for one that is not of UTF-8 or no table."""
     with open(path, newline="", encoding="utf-8-sig") as file:
         try:
             yield file
         except UnicodeDecodeError as error:
             byte = f"{error.reason} ({error.object[error.start]:#x})"
             raise DataError(f"[TableDataset] expected text of UTF-8 in {os.fspath(path)}, got {byte}; save it as UTF-8") from error
+        except csv.Error as error:
+            what = "a quote that is never closed" if "unexpected end" in str(error) else str(error)
+            raise DataError(f"[TableDataset] expected a table in {os.fspath(path)}, got {what}; look at its quotes") from error
 
 
 def _columns(path: str) -> dict[str, Sequence[Any]]:
@@ -111,7 +145,7 @@ def _columns(path: str) -> dict[str, Sequence[Any]]:
     if kind not in (".csv", ".tsv"):
         raise ArgumentError(f"[TableDataset] expected a file that ends in .csv, .tsv or .parquet, got {path!r}")
     with text_of(path) as file:
-        rows = csv.reader(file, delimiter="\t" if kind == ".tsv" else ",")
+        rows = csv.reader(file, delimiter="\t" if kind == ".tsv" else ",", strict=True)
         names = next(rows, None)
         if not names:
             raise DataError(f"[TableDataset] expected names of columns in the first line of {path}, got an empty file")
@@ -134,6 +168,8 @@ def _numbers(path: str, name: str, cells: Sequence[Any], missing: float | None) 
         empty = cell is None or (isinstance(cell, str) and not cell.strip())
         try:
             if empty and missing is None:
+                raise ValueError
+            if isinstance(cell, str) and "_" in cell:  # for Python a number as well: 1_1 is 11
                 raise ValueError
             values[row] = missing if empty else float(cell)
             if values[row] != values[row] and not empty:  # "nan", or NaN in a Parquet file: a gap, too

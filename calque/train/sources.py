@@ -126,6 +126,11 @@ def split_folders(root: Path) -> dict[str, Path]:
     return chosen if "train" in chosen and len(chosen) > 1 else {}
 
 
+def _holds(link: str, place: str) -> bool:
+    """Whether a link leads to a folder that the link itself lies in: nobody who follows it comes to an end."""
+    return os.path.islink(link) and f"{os.path.realpath(place)}{os.sep}".startswith(f"{os.path.realpath(link)}{os.sep}")
+
+
 def classes_of(root: Path) -> tuple[list[str], dict[str, list[str]], Counter[str]]:
     """(classes, the images of each, endings of other files) of a folder that has a folder for each class."""
     if not root.is_dir():
@@ -138,7 +143,7 @@ def classes_of(root: Path) -> tuple[list[str], dict[str, list[str]], Counter[str
     for name in sorted(e.name for e in os.scandir(root) if e.is_dir() and not e.name.startswith((".", "__"))):
         found[name] = []
         for place, folders, files in os.walk(root / name, followlinks=True):
-            folders[:] = sorted(f for f in folders if not f.startswith((".", "__")))
+            folders[:] = sorted(f for f in folders if not f.startswith((".", "__")) and not _holds(os.path.join(place, f), place))
             for file in sorted(files):
                 ending = os.path.splitext(file)[1].lower()
                 if ending in IMG_EXTENSIONS and not file.startswith("."):
@@ -165,7 +170,8 @@ def check_images(paths: Sequence[str]) -> None:
             with opened(path):
                 pass
         except Exception as error:
-            bad.append(f"{path} ({'empty' if os.path.getsize(path) == 0 else type(error).__name__})")
+            missing, empty = not os.path.exists(path), os.path.exists(path) and os.path.getsize(path) == 0
+            bad.append(f"{path} ({'a link to nothing' if missing else 'empty' if empty else type(error).__name__})")
     if bad:
         more = f" and {len(bad) - _LISTED} more" if len(bad) > _LISTED else ""
         count = "1 file that is none" if len(bad) == 1 else f"{len(bad)} files that are none"
@@ -245,6 +251,10 @@ def read_table(
     )
     if not len(table):
         raise DataError(f"[data] expected rows in {str(path)!r}, got none below its names of columns")
+    row, column = next(zip(*np.nonzero(~np.isfinite(table.values))), (-1, -1))
+    if row >= 0:
+        place = f"row {row} (counted from 0) of column {table.features[column]!r} of {str(path)!r}"
+        raise DataError(f"[data] expected finite numbers in {place}, got {table.values[row, column]}; nothing can be learned from it")
     if table.targets is None or classes is not None and not classes:
         numbers = None if table.targets is None else np.asarray(table.targets, np.float32)
         if numbers is not None and table.classes:
@@ -270,7 +280,7 @@ def read_header(path: Path) -> list[str]:
     if path.suffix.lower() == ".parquet":
         return list(need("pyarrow.parquet", "pyarrow", "data", "train").read_schema(path).names)
     with text_of(path) as file:
-        return next(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","), [])
+        return next(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True), [])
 
 
 def _table(recipe: Recipe) -> Source:

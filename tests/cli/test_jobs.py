@@ -177,6 +177,18 @@ def test_damaged_images_are_named_before_anything_is_trained(here: Path, capsys:
     assert "0.jpg', got one that cannot be read" in said(capsys, "train", "d.toml", "--out", "d", "--restart", code=2)
 
 
+def test_links_among_images(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One to a folder above was followed forty times, and the images of all classes became those of one."""
+    shutil.copytree(here / "colours", here / "linked")
+    (here / "linked" / "red" / "all").symlink_to(here / "linked")
+    (here / "linked" / "more").symlink_to(here / "linked" / "blue")
+    counts = {name: len(list((here / "colours" / name).iterdir())) for name in ("red", "blue")}
+    text = said(capsys, "info", str(here / "linked"))
+    assert f"red {counts['red']}" in text and f"more {counts['blue']}" in text
+    (here / "linked" / "red" / "gone.jpg").symlink_to("/nowhere.jpg")
+    assert "red/gone.jpg (a link to nothing)" in said(capsys, "init", str(here / "linked"), "--recipe", str(here / "l.toml"), code=2)
+
+
 def test_a_run_that_was_killed_goes_on_to_the_same_losses(here: Path) -> None:
     """With worker processes; killed behind its first checkpoint inside an epoch, and told another number of epochs before."""
     text = RECIPE.replace("workers = 0", "workers = 2").replace('"run"', '"killed"')
@@ -281,7 +293,9 @@ def test_the_tab_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(("content", "said"), [
     (b"a,b,k\n1,2,u\n3,v\n", "got none: [TableDataset] expected 3 cells in line 3"), (b"a,a,k\n1,2,u\n", "expected each name of a column once"),
     (b"a,k\nx,u\ny,v\n", "expected a number in row 0"), (b"k\nu\n", "got none: there is no other column"),
-    (b"a,k\xff\n1,2\n", "expected text of UTF-8"),
+    (b"a,k\xff\n1,2\n", "expected text of UTF-8"), (b"", "got an empty file"), (b"a;k\n1;u\n", "'k'; its columns seem to be separated by ';'"),
+    (b'a,k\n1,"u\n2,v\n', "a quote that is never closed"), (b"a,k\n1,u\ninf,v\n", "expected finite numbers in row 1"),
+    (b"a,k\n1,2.5\n2,\n", "expected a target in row 1"),
 ])  # fmt: skip
 def test_why_a_table_has_no_columns_of_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, said: str) -> None:
     (tmp_path / "table.csv").write_bytes(content)

@@ -41,7 +41,13 @@ def test_tables(tmp_path: Path) -> None:
         ("a,a\n1,2\n", {}, DataError, "each name of a column once"),
         ("", {}, DataError, "got an empty file"),
         ("a,b\n1,\n", {}, DataError, "row 0 .* column 'b' .* got an empty cell; missing= says"),
-        ("a,b\n1,x\n2,\n", {"target": "b"}, DataError, "column 'b'"),
+        ("a,b\n1,x\n2,\n", {"target": "b"}, DataError, "target in row 1 .*column 'b' .*an empty cell; remove such rows"),
+        ("a,b\n1,3\n2,\n", {"target": "b", "missing": 0.0}, DataError, "target in row 1 .*column 'b'"),
+        ("a;b\n1;3\n", {"target": "b"}, ValueError, "separated by ';'"),
+        ("a,b\n1,2\n3,1e300\n", {}, DataError, "below 3.4e38 in row 1 .*column 'b' .*got 1e\\+300"),
+        ("a,b\n1,2\n3,1_1\n", {}, DataError, "row 1 .*column 'b' .*got '1_1'"),
+        ('a,b\n1,"2\n3,4\n', {}, DataError, "a quote that is never closed"),
+        ("a,b\n1," + "9" * 200_000 + "\n", {}, DataError, "expected a table in .*field limit"),
     ],
 )
 def test_tables_that_do_not_fit(tmp_path: Path, content: str, options: dict[str, Any], error: Any, words: str) -> None:
@@ -214,3 +220,12 @@ def test_a_table_of_another_encoding_is_named(tmp_path: Path) -> None:
     path.write_bytes("a,größe\n1,2\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"\[TableDataset\] expected text of UTF-8 in .*latin.csv, got invalid start byte \(0xf6\); save it as UTF-8"):
         TableDataset(path)
+
+
+def test_large_whole_targets_keep_their_last_digit(tmp_path: Path) -> None:
+    """They went through float64, in which neighbours are one number."""
+    path = tmp_path / "t.csv"
+    path.write_text(f"x,id\n1,{2**60 + 1}\n2,{-(2**60) - 3}\n3,1e16\n")
+    assert [TableDataset(path, target="id")[k][1] for k in range(3)] == [2**60 + 1, -(2**60) - 3, 10**16]
+    path.write_text("x,code\n1,1_1\n2,11\n")
+    assert TableDataset(path, target="code").classes == ["11", "1_1"]
