@@ -10,6 +10,8 @@ tensor([2., 4.])
 from builtins import bool as _bool
 from importlib import import_module as _import_module
 
+from calque.base import starting as _starting  # isort: skip - before anything that takes time
+
 from calque import amp, autograd, backends, cuda, data, functional, jit, kvstore, linalg, nn, optim, parallel, profiler, utils
 from calque.autograd.autocast import (
     autocast,
@@ -165,3 +167,6 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_NAMES, *_ON_FIRST_USE, *_function_on_first_use.__dict__["names"]})
+
+
+_starting.over()

@@ -158,7 +158,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["run"] and words[1:2] not in (["-h"], ["--help"]):  # what follows belongs to the program: it is not parsed
-        return _run(words[1:])
+        try:
+            return _run(words[1:])
+        except KeyboardInterrupt:  # before the program began: its own is shown by `compat.run`
+            return 130
     if words[:1] == ["launch"]:
         words = _before_program(words)
     digits = words[:2] == ["train", "digits"]

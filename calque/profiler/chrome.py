@@ -61,6 +61,7 @@ def chrome_trace(session: Session, metadata: dict[str, str] | None = None) -> di
 
 
 def export(session: Session, path: str | Path, metadata: dict[str, str] | None = None) -> None:
-    """Write the session as JSON; compressed if the name ends in .gz."""
+    """Write the session as JSON; compressed if the name ends in .gz. The folder is made if it is not there."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(chrome_trace(session, metadata)).encode()
     Path(path).write_bytes(gzip.compress(text) if str(path).endswith(".gz") else text)

@@ -10,10 +10,11 @@ from calque.profiler.averages import short
 
 
 def write_page(path: str | Path, template: str, parts: Mapping[str, str]) -> None:
-    """Write a page: a template of the folder `page`, with its style and these parts in their places."""
+    """Write a page: a template of the folder `page`, with its style and these parts in their places. The folder is made if it is not there."""
     page = resource(template)
     for name, text in {"STYLE": resource("report.css"), **parts}.items():
         page = page.replace(f"<!--{name}-->", text)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(page, encoding="utf-8")
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,3 +68,24 @@ def test_the_doctor_lists_the_packages_of_the_extras_and_no_others(capsys: pytes
     optional = out.partition("optional:")[2].partition("kernel cache")[0]
     assert f"calque {calque.__version__}" in out
     assert [line.split()[0] for line in optional.splitlines() if line.strip()] == ["tensorboardX", "scikit-learn"]
+
+
+@pytest.mark.parametrize("words", [["run", "-c", "import time; time.sleep(60)"], ["info", "."]])
+def test_ctrl_c_while_it_is_loaded_says_nothing(words: list[str]) -> None:
+    """There was a traceback of whatever was imported in that moment."""
+    environment = os.environ | {"PYTHONPATH": str(Path(calque.__file__).parents[1])}
+    command = [sys.executable, "-X", "importtime", "-m", "calque", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as running:
+        assert running.stderr is not None
+        for line in running.stderr:  # of each module, when it is there
+            if "calque.base.config" in line:
+                running.send_signal(signal.SIGINT)
+                break
+        rest = running.stderr.read()
+    assert running.returncode == -signal.SIGINT and "Traceback" not in rest and "calque.cli" not in rest  # 130 for a shell
+
+
+def test_ctrl_c_is_an_exception_again_when_it_is_loaded() -> None:
+    program = "import os, signal, sys\nsys.argv = ['calque']\nimport calque\nassert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    environment = os.environ | {"PYTHONPATH": str(Path(calque.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)

@@ -99,9 +99,9 @@ def page(tmp_path: Path) -> Path:
     graph.item()
     namespace = type("Named", (), {})()
     setattr(namespace, "<b>bold</b>", calque.ones(200, 200))
-    snapshot(since=before).export_html(tmp_path / "memory.html")
+    snapshot(since=before).export_html(tmp_path / "not" / "there" / "memory.html")
     assert len(hostile) == 1 and len(many) == 60
-    return tmp_path / "memory.html"
+    return tmp_path / "not" / "there" / "memory.html"
 
 
 def test_the_page_says_the_same_and_needs_nothing_else(page: Path) -> None:
