@@ -28,9 +28,9 @@ from typing import Any
 from calque.base.config import whole_environment
 from calque.base.errors import WorkerError
 from calque.data.fetch import END, shorten
-from calque.data.payload import Payload
+from calque.data.payload import GUARD, Payload
 from calque.data.transport import Lost, Mappings, receive, send
-from calque.data.worker_process import ENDED, FAILED, GIVEN_UP, READY, Far
+from calque.data.worker_process import ENDED, FAILED, GIVEN_UP, READY, Far, Preparing
 from calque.observe.source import warn_user
 from calque.run.interrupt import shielded
 
@@ -158,6 +158,11 @@ class ProcessPool:
     threads = False
 
     def __init__(self, payload: Payload, setup: dict[str, Any], method: str) -> None:
+        if Preparing.now:  # its workers would import the module again, and start workers
+            raise WorkerError(
+                "[DataLoader] expected modules that do nothing but define things when they are imported, got one that loads batches with workers, "
+                f"which a worker has just imported to find its dataset; write:\n{GUARD}\nor move the dataset to a module of its own"
+            )
         self.payload, self.setup, self.method = payload, setup, method
         self.lock = threading.RLock()
         self.links: list[Link] = []

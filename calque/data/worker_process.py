@@ -34,6 +34,12 @@ from calque.data.worker_info import WorkerInfo, set_worker_info
 READY, BATCH, ENDED, FAILED, GIVEN_UP = range(5)
 
 
+class Preparing:
+    """Whether this process is a worker that looks for its data set, for which it imports the modules of the program."""
+
+    now = False
+
+
 class Far(Exception):
     """Holds the traceback of a worker, as text."""
 
@@ -89,8 +95,12 @@ class Worker:
     def prepare(self) -> None:
         """Make the data set of this worker."""
         setup = self.setup
-        _like_the_other(setup)
-        parts = unpacked(self.handles)
+        Preparing.now = True
+        try:
+            _like_the_other(setup)
+            parts = unpacked(self.handles)
+        finally:
+            Preparing.now = False
         self.dataset, self.collate_fn = parts["dataset"], parts["collate_fn"]
         set_worker_info(WorkerInfo(setup["worker"], setup["workers"], setup["seed"] + setup["worker"], self.dataset))
         convert.shared = self.segments.array

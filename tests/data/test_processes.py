@@ -411,6 +411,23 @@ def test_a_program_without_a_guard(tmp_path: Path) -> None:
     assert "expected a guard in" in words and 'if __name__ == "__main__":' in words and words.count("Traceback") == 1, words
 
 
+def test_a_module_that_trains_when_it_is_imported(tmp_path: Path) -> None:
+    """Row 44: its workers imported it and started workers, which imported it, without an end."""
+    (tmp_path / "trains.py").write_text("""
+from calque.data import DataLoader, Dataset
+class Data(Dataset):
+    def __len__(self): return 3
+    def __getitem__(self, k): return k
+for batch in DataLoader(Data(), num_workers=1, multiprocessing_context="forkserver"):
+    print(batch.item())
+""")
+    environment = os.environ | {"PYTHONPATH": f"{Path(calque.__file__).parents[1]}:{tmp_path}"}
+    command = [sys.executable, "-c", "import trains"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    assert done.returncode == 1 and not done.stdout and "WorkerError: [DataLoader] expected modules that do nothing but define" in done.stderr
+    assert 'if __name__ == "__main__":' in done.stderr and "trains.py" in done.stderr
+
+
 @pytest.mark.parametrize("line", ["import math", "from math import *"])
 def test_a_class_behind_the_guard(tmp_path: Path, line: str) -> None:
     path = tmp_path / "program.py"
