@@ -203,6 +203,8 @@ class Job:
     def finish(self) -> Product:
         """Write the best model as a program, test it, write the figures."""
         folder, checkpoints = self.recipe.folder, self.trainer.checkpoints
+        if not checkpoints.entries["best"]:
+            raise CheckpointError(f"[train] expected a checkpoint of an epoch in {folder}, got none that could be written; make room, then: --resume")
         self.model.load_state_dict(calque.load(checkpoints.best)["model_state_dict"])
         self.model.eval()
         about: dict[str, Any] = {

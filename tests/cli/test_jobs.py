@@ -10,13 +10,16 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import calque
+from calque.base.errors import CheckpointError
 from calque.cli import main
 from calque.train import Checkpoints
 from calque.train.recipe import FIELDS, read_recipe
@@ -175,6 +178,25 @@ def test_damaged_images_are_named_before_anything_is_trained(here: Path, capsys:
         whole = (here / "colours" / name / "0.jpg").read_bytes()
         (here / "damaged" / name / "0.jpg").write_bytes(whole[: len(whole) - 150])  # what only decoding finds
     assert "0.jpg', got one that cannot be read" in said(capsys, "train", "d.toml", "--out", "d", "--restart", code=2)
+
+
+def test_a_run_of_which_nothing_could_be_written_says_so(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that was full from the first epoch on: the message was about an argument of the method that saves."""
+    save, full = calque.save, [True]
+
+    def saved(state: Any, path: Any, **options: Any) -> None:
+        if full[0] and "epoch000" not in str(path):
+            raise CheckpointError(f"[save] cannot write {str(path)!r}: No space left on device")
+        save(state, path, **options)
+
+    monkeypatch.setattr(calque, "save", saved)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        text = said(capsys, "train", "calque.toml", "--quiet", "--out", "full", code=2)
+    assert f"a checkpoint of an epoch in {here / 'full'}, got none that could be written; make room, then: --resume" in text
+    full[0] = False
+    said(capsys, "train", "calque.toml", "--quiet", "--out", "full", "--resume")
+    assert (here / "full" / "model.calque").exists()
 
 
 def test_links_among_images(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -249,17 +249,29 @@ def patiently(loader: DataLoader) -> Iterator[Any]:
 
 
 def killed_at_random(rng: np.random.Generator, passes: int, stop: bool) -> None:
-    loader = DataLoader(Pids(60), 2, shuffle=True, num_workers=2, timeout=2.0 if stop else 0, generator=calque.Generator().manual_seed(3))
+    """One to four workers; every third pass is taken up in the middle by another loader, with another number of workers."""
+
+    def made() -> Any:
+        workers = int(rng.integers(1, 5))
+        return DataLoader(Pids(60), 2, shuffle=True, num_workers=workers, timeout=2.0 if stop else 0, generator=calque.Generator().manual_seed(3))
+
+    loader = made()
     wanted = DataLoader(Numbers(60), 2, shuffle=True, generator=calque.Generator().manual_seed(3))
-    for _ in range(passes):
-        got, moment = [], int(rng.integers(1, 25))
+    for turn in range(passes):
+        got, moment, leave = [], int(rng.integers(1, 25)), int(rng.integers(1, 29)) if turn % 3 == 2 else 30
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for k, (indices, pids) in enumerate(patiently(loader)):
                 got.append(indices.tolist())
                 if k == moment and alive(int(pids[0])):
                     os.kill(int(pids[0]), signal.SIGSTOP if stop else signal.SIGKILL)
-        assert got == [batch.tolist() for batch in wanted]
+                if k == leave:
+                    break
+            if leave < 30:
+                state, loader = loader.state_dict(), made()
+                loader.load_state_dict(state)
+                got += [indices.tolist() for indices, _ in patiently(loader)]
+        assert got == [batch.tolist() for batch in wanted], (turn, moment, leave)
 
 
 def test_workers_that_are_killed_or_stopped(rng: np.random.Generator) -> None:

@@ -387,6 +387,60 @@ def test_hostile_headers(tmp_path: Path, name: str) -> None:
     assert f"({len(content):,} bytes)" in str(caught.value)
 
 
+BAD_NUMBERS = (-1, -(2**63), 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30, 0.5, 1e308, True, None, "4", [], [4], {})
+
+
+def made_by_hand() -> dict[str, bytes]:
+    """R4: hostile files, each with one thing wrong."""
+    files = {name: content for name, (content, _) in HOSTILE.items()}
+    for value in BAD_NUMBERS:
+        for where in range(2):
+            shape, offsets = [2, 2], [0, 16]
+            shape[where], offsets[where] = value, value
+            files[f"shape {where} {value}"] = raw({"a": entry(shape, 0, 16)}, bytes(16))
+            files[f"offset {where} {value}"] = raw({"a": {"dtype": "F32", "shape": [4], "data_offsets": offsets}}, bytes(16))
+        files[f"whole shape {value}"] = raw({"a": entry(value, 0, 16)}, bytes(16))
+        files[f"empty shape {value}"] = raw({"a": entry([0, value], 0, 0)})
+        files[f"dtype {value}"] = raw({"a": entry([4], 0, 16, value)}, bytes(16))
+        files[f"metadata {value}"] = raw({"__metadata__": {"x": value}, "a": entry([4], 0, 16)}, bytes(16))
+        if type(value) is int and 0 <= value < 2**64:
+            files[f"length {value}"] = raw({"a": entry([4], 0, 16)}, bytes(16), length=value)
+    for name in ("../../etc/passwd", "/etc/passwd", "", "a\0b", "x" * 100_000, "\u202e", ".", "__metadata__ ", "$(reboot)", "%s%n", "a/../b"):
+        files[f"name {name[:20]!r}"] = raw({name: entry([4], 0, 16)}, bytes(range(16)))
+    for kind in ("f32", "F32 ", "F4", "U128", "V16", "<f4", "float32", "M8[ns]", "S4", "", "BOOL\0"):
+        files[f"type {kind!r}"] = raw({"a": entry([4], 0, 16, kind)}, bytes(16))
+    for text in (b"", b" ", b"null", b"[]", b'"a"', b"{}{}", b'{"a":', b"{'a':1}", b'\xef\xbb\xbf{}', b"\0" * 8, b'{"a":1e999}', b'{"a":-Infinity}'):
+        files[f"header {text!r}"] = raw(text)
+    return files
+
+
+def test_r4_files_made_by_hand(tmp_path: Path) -> None:
+    """Each is refused with its name, or has the values that safetensors reads in it; quickly, and in little memory."""
+    files, path, read = made_by_hand(), tmp_path / "h", 0
+    assert len(files) >= 200
+    for name, content in files.items():
+        path.write_bytes(content)
+        began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            found = load(path)
+        except CheckpointError as error:
+            assert str(path) in str(error) and len(str(error)) < 2000, name
+        else:
+            wanted = safetensors.numpy.load_file(path)
+            assert isinstance(found, dict) and found.keys() == wanted.keys() and all(np.array_equal(found[k], wanted[k]) for k in wanted), name
+            read += 1
+        assert time.process_time() - began < 2, name
+        assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 <= len(content) + (64 << 20), name
+    link, pipe, folder = tmp_path / "link", tmp_path / "pipe", tmp_path / "folder"
+    link.symlink_to("/dev/zero")
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for place in (link, pipe, folder, Path("/dev/zero"), Path("/proc/self/mem")):
+        with pytest.raises((CheckpointError, UnsafeFileError, OSError)):
+            load(place)
+    print(f"{len(files) + 5} files, of which {read} are good ones with odd names")
+
+
 LARGE = """
 import sys, json, resource, tracemalloc
 from calque.base.errors import CheckpointError
