@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
+from calque.base.device import Device
 from calque.tensor import Tensor, upload, wrap
 
 held = dict.get  # an entry as the optimizer keeps it
@@ -54,14 +55,14 @@ def number_of(state: dict[str, Any], name: str, first: float) -> float:
     return float(value) if isinstance(value, Tensor) else value  # type: ignore[no-any-return]
 
 
-def copied(value: Any, memory: dict[int, Any], kind: dt.DType | None = None) -> Any:
-    """A copy that shares no memory with the original, with tensors of this dtype; but a count of steps stays what it is. Tensors that share memory
-    with each other do so in the copy, if their dtype is the one that is wanted: a program may write to a part of what it keeps. `memory`: the copies
-    of storages so far, by the id of the original, which is kept beside it."""
+def copied(value: Any, memory: dict[int, Any], kind: dt.DType | None = None, device: Device | None = None) -> Any:
+    """A copy that shares no memory with the original, with tensors of this dtype on this device; but a count of steps stays what it is and where it
+    is. Tensors that share memory with each other do so in the copy, if their dtype and device are those that are wanted: a program may write to a
+    part of what it keeps. `memory`: the copies of storages so far, by the id of the original, which is kept beside it."""
     if isinstance(value, Tensor):
         value = value.detach()  # type: ignore[attr-defined]
-        if kind is not None and value.dtype is not kind:
-            return value.to(kind)
+        if (kind is not None and value.dtype is not kind) or (device is not None and value._layout.device is not device):
+            return value.to(value._layout.device if device is None else device, value.dtype if kind is None else kind)
         if hasattr(value, "_elements"):  # of a sparse tensor
             return value.clone()
         storage = value._storage
@@ -69,7 +70,7 @@ def copied(value: Any, memory: dict[int, Any], kind: dt.DType | None = None) -> 
             memory[id(storage)] = storage, wrap(storage, storage.layout).clone()._storage  # type: ignore[attr-defined]
         return wrap(memory[id(storage)][1], value._layout, type(value))
     if isinstance(value, dict):
-        return {k: copied(v, memory, None if k == "step" else kind) for k, v in value.items()}
+        return {k: copied(v, memory) if k == "step" else copied(v, memory, kind, device) for k, v in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(copied(v, memory, kind) for v in value)
+        return type(value)(copied(v, memory, kind, device) for v in value)
     return deepcopy(value)

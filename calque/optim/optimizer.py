@@ -521,9 +521,9 @@ class Optimizer:
         return found
 
     def _unpacked(self, values: Any, parameter: Tensor, memory: dict[int, Any]) -> Any:
-        """A copy of loaded state, in the dtype of the parameter if that is a floating one, as PyTorch's."""
-        kind = layout_of(parameter).dtype
-        result = copied(values, memory, kind if kind.category == 2 else None)
+        """A copy of loaded state on the parameter's device, in its dtype if that is a floating one, as PyTorch's."""
+        want = layout_of(parameter)
+        result = copied(values, memory, want.dtype if want.dtype.category == 2 else None, want.device)
         for name in self.on_host:
             if is_tensor(result.get(name)):
                 number = result[name].item()
