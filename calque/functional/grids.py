@@ -56,7 +56,7 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     if not 0 <= r < 1 << 31:
         raise ArgumentError(f"[combinations] expected r >= 0, the number of elements in a combination, below 2**31, got {r}")
     if not r:
-        return zeros((0,), dtype=input._layout.dtype)
+        return zeros((0,), dtype=input._layout.dtype, device=input._layout.device)
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     rows = list(choose(range(input._layout.numel), r))
     index = reshape(tensor(rows, dtype=dt.int64), (len(rows), r))

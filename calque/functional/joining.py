@@ -23,6 +23,7 @@ from calque.functional.options import written
 from calque.functional.views import atleast_1d, atleast_2d, atleast_3d, expand, int_tuple, reshape, transpose, unsqueeze
 from calque.functional.windows import narrow, selected, sliced
 from calque.ir.symint import any_free
+from calque.record.places import require_one_place
 from calque.record.recorder import local
 from calque.run.buffer import strided
 from calque.run.dispatch import raise_pending
@@ -404,6 +405,7 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
         raise DTypeError(f"[repeat_interleave] expected repeats as an int or a Tensor, got {type_name(repeats)}; use calque.as_tensor(...)")
     if repeats._layout.ndim > 1:
         raise ShapeError(f"[repeat_interleave] repeats must be 0-dim or 1-dim tensor, got shape {tuple(repeats._layout.shape)}; flatten() it")
+    require_one_place("repeat_interleave", (x, repeats))
     counts = repeats.tolist()
     counts = [counts] if isinstance(counts, int) else counts
     counts = counts * shape[d] if len(counts) == 1 else counts

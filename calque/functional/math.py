@@ -42,6 +42,7 @@ from calque.functional.views import sum_to_shape
 from calque.functional.writing import kept_operand
 from calque.observe.source import user_line
 from calque.ops.opdef import get
+from calque.record.places import require_one_place
 from calque.record.recorder import Trace, local
 from calque.tensor import Tensor, binary, function_node, read, record, wrap
 
@@ -590,6 +591,7 @@ def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e
 @public()
 def equal(input: Tensor, other: Tensor) -> bool:
     """Whether both tensors have the same shape and values, as a Python bool. Reads the values."""
+    require_one_place("equal", (input, other))
     if input._layout.shape != other._layout.shape:
         return False
     return bool(np.array_equal(read(input), read(other)))

@@ -29,6 +29,7 @@ from calque.functional.selection import nonzero, scatter_reduce
 from calque.functional.views import expand, reshape
 from calque.functional.windows import as_strided, narrow
 from calque.functional.writing import in_place_form
+from calque.record.places import require_one_place
 from calque.tensor import Tensor, read, upload_known
 
 # ------------------------------------------------------------------------------------------------------------ into rows
@@ -123,6 +124,7 @@ def segment_reduce(
     d = normalize_dim(axis, data._layout.ndim, "segment_reduce")
     given = lengths if lengths is not None else offsets
     assert given is not None
+    require_one_place("segment_reduce", (data, given))
     rows = np.asarray(read(given, "segment_reduce"))
     if rows.dtype.kind not in "iu":
         raise DTypeError(f"[segment_reduce] expected lengths or offsets as integers, got {given._layout.dtype!r}; convert them with .long()")
@@ -270,8 +272,8 @@ def fill(input: Tensor, value: Any) -> Tensor:
     >>> calque.fill(calque.zeros(2), 3)
     tensor([3., 3.])
     """
-    found = filling(input, value, "fill")
-    return linked(found, input)
+    found, device = filling(input, value, "fill"), input._layout.device
+    return linked(found if found._layout.device is device else found.to(device), input)  # type: ignore[attr-defined]
 
 
 # --------------------------------------------------------------------------------------------------------------- positions

@@ -21,6 +21,7 @@ from calque.functional.blame import NOTHING, answer, answering, explained
 from calque.functional.options import resolve_device
 from calque.observe.source import inside_package
 from calque.record.outputs import require_dtype, stored
+from calque.record.places import floats, require_one_place
 from calque.record.recorder import Trace, local
 from calque.run.interrupt import of_handler
 from calque.tensor import Tensor, constant, upload
@@ -110,6 +111,19 @@ def _first_place(args: tuple[Any, ...], keywords: dict[str, Any]) -> Device | No
     return next((x._layout.device for x in (*args, *keywords.values()) if isinstance(x, Tensor)), None)
 
 
+def _only_place(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Device | None:
+    tensors = [x for x in (*args, *keywords.values()) if isinstance(x, Tensor)]
+    if not tensors:
+        return None
+    where = require_one_place(args[0] if args and isinstance(args[0], str) else function.__name__.strip("_"), tensors)
+    return None if where is CPU and all(floats(x._storage) for x in tensors) else where
+
+
+def beside_first(function: Function) -> Function:
+    """`beside_input` for functions whose other tensors may be on any device."""
+    return beside_input(function, mixed=True)
+
+
 def made_on(where: Device, function: Callable[..., Any], args: Any, keywords: Any) -> Any:
     """`function(*args, **keywords)`, which makes a tensor, on a device."""
     state = local.state
@@ -126,8 +140,9 @@ def made_on(where: Device, function: Callable[..., Any], args: Any, keywords: An
     return moved
 
 
-def beside_input(function: Function) -> Function:
-    """Let a function that computes on the host (or from nothing) put what it makes beside its first tensor."""
+def beside_input(function: Function, mixed: bool = False) -> Function:
+    """Let a function that computes on the host (or from nothing) put what it makes where its tensors are, on one device; beside the first one if
+    others may be anywhere (`mixed`)."""
 
     @answering
     @functools.wraps(function)
@@ -136,8 +151,7 @@ def beside_input(function: Function) -> Function:
         before = state.device
         try:
             if InUse.several:
-                where = _first_place(args, keywords)
-                state.device = None if where is CPU else where
+                state.device = _first_place(args, keywords) if mixed else _only_place(function, args, keywords)
             return function(*args, **keywords)
         except Whole:
             return state.trace.whole(function, args, keywords)

@@ -7,8 +7,9 @@ from inspect import signature
 from typing import Any
 
 from calque.base.asked import ASKED, LOCAL
+from calque.base.device import CPU, InUse
 from calque.base.dtypes import DType
-from calque.base.errors import ArgumentError, AutogradError, DTypeError, NotDense, OverlapError
+from calque.base.errors import ArgumentError, AutogradError, DeviceError, DTypeError, NotDense, OverlapError
 from calque.base.shapes import overlaps
 from calque.base.text import described
 from calque.observe.source import warn_user
@@ -60,6 +61,7 @@ def stored(
     state = local.state
     if state.grad and any(x.requires_grad if _is_sparse(x) else _is_tensor(x) and x._requires_grad for x in flat):
         raise no_history(name)
+    _require_place(name, flat[: -len(outs)], outs)
     if keywords.get("dtype") is None and not any(_is_sparse(x) or _is_tensor(x) for x in flat[: -len(outs)]) and _takes_dtype(function):
         keywords = {**keywords, "dtype": outs[0].dtype}  # what makes numbers makes them in that type
     require_dtype(name, keywords, outs[0])
@@ -78,6 +80,17 @@ def stored(
     if not several:
         return outs[0]
     return type(result)(*outs) if hasattr(result, "_fields") else type(result)(outs)
+
+
+def _require_place(name: str, operands: Sequence[Any], outs: Sequence[Any]) -> None:
+    """What is computed from tensors is written where one of them is; what only makes numbers makes them anywhere."""
+    if not InUse.several:
+        return
+    places = {x._layout.device for x in operands if _is_tensor(x) and (x._layout.ndim or x._layout.device is not CPU)}
+    for target in outs:
+        if places and _is_tensor(target) and target._layout.device not in places:
+            got = f"{min(map(str, places))}, but got {target._layout.device} instead"
+            raise DeviceError(f"[{name}] Expected out tensor to have device {got}; copy_() the result to it")
 
 
 def _require_same(name: str, outs: Sequence[Any], parts: Sequence[Any]) -> None:

@@ -47,9 +47,35 @@ def device_of(trace: Trace, op: opdef.OpDef, inputs: tuple[Any, ...], layouts: t
     for source, lay in zip(inputs, layouts, strict=True):
         if isinstance(source, int) and lay.device not in fixed and not (lay.device is CPU and lay.ndim == 0) and not floating(trace, path, source):
             fixed.append(lay.device)
+    return _single(op.name, fixed, found)
+
+
+def require_one_place(op: str, tensors: Sequence[Any]) -> Device:
+    """`place_of` for what the host computes from the values of tensors."""
+    found = {t._layout.device for t in tensors}
+    if len(found) == 1:
+        return found.pop()  # type: ignore[no-any-return]
+    fixed: list[Device] = []
+    for t in tensors:
+        lay = t._layout
+        if lay.device not in fixed and not (lay.device is CPU and lay.ndim == 0) and not floats(t._storage):
+            fixed.append(lay.device)
+    return _single(op, fixed, found)
+
+
+def floats(storage: Any) -> bool:
+    """`floating` for a storage."""
+    if storage.buffer is not None:
+        return bool(storage.buffer.floating)
+    path = path_of(storage.trace.cur) if storage.trace.__class__ is Trace else []
+    return storage.slot < len(path) and floating(storage.trace, path, storage.slot)
+
+
+def _single(op: str, fixed: list[Device], found: set[Device]) -> Device:
+    """The device of a result: the one that an operand was put on, else any but the CPU."""
     if len(fixed) > 1:
         raise DeviceError(
-            f"[{op.name}] expected all tensors to be on the same device, but found at least two devices, {fixed[0]} and {fixed[1]}; "
+            f"[{op}] expected all tensors to be on the same device, but found at least two devices, {fixed[0]} and {fixed[1]}; "
             "move one with .to(device)"
         )
     return fixed[0] if fixed else next(device for device in sorted(found, key=str) if device is not CPU)

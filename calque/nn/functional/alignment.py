@@ -16,7 +16,7 @@ from calque.base.text import described, shown
 from calque.functional.common import is_tensor
 from calque.functional.declared import public
 from calque.functional.math import with_formula
-from calque.functional.placing import beside_input
+from calque.functional.placing import beside_first
 from calque.functional.precision import full_precision
 from calque.record.recorder import local
 from calque.tensor import Tensor, read, upload
@@ -134,7 +134,7 @@ def _moved(x: Array, steps: int) -> Array:
 
 @public(of="nn.functional")
 @full_precision
-@beside_input
+@beside_first
 def ctc_loss(
     log_probs: Tensor,
     targets: Tensor,

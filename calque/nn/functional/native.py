@@ -72,7 +72,7 @@ def native_batch_norm(
         dims = (0, *range(2, n))
         centre, inverse = (T.reshape(m, (-1,)) for m in _moments(input.detach(), dims, eps))  # type: ignore[attr-defined]
     else:
-        centre = inverse = T.zeros((0,), dtype=input._layout.dtype)
+        centre = inverse = T.zeros((0,), dtype=input._layout.dtype, device=input._layout.device)
     return batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps), centre, inverse
 
 
