@@ -508,7 +508,7 @@ def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: An
         atol, rtol = _one_bound("matrix_rank", "tol", (tol, 0.0), atol, rtol)
     plain = A.detach()
     if not min(plain._layout.shape[-2:], default=0):
-        return zeros(_extents(plain)[0], dtype=dt.int64)
+        return zeros(_extents(plain)[0], dtype=dt.int64, device=plain._layout.device)
     sizes = magnitude(eigvalsh(plain)) if hermitian else svdvals(plain)
     return sum(sizes > _least("matrix_rank", plain, sizes, atol, rtol), -1)
 

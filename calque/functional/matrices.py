@@ -73,7 +73,7 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
             [-0.8000]])
     """
     v = _reflectors("householder_product", A, tau)
-    start = expand(eye(*v._layout.shape[-2:], dtype=v._layout.dtype), tuple(v._layout.shape))
+    start = expand(eye(*v._layout.shape[-2:], dtype=v._layout.dtype, device=v._layout.device), tuple(v._layout.shape))
     found = linked(_reflected(v, tau, start, range(tau._layout.shape[-1])[::-1]), A, tau)  # there may be no reflection
     return in_columns(found, "LinalgHouseholderProductBackward0")
 

@@ -146,7 +146,7 @@ def segment_reduce(
     if parts and not starts[..., -1].any():  # nothing but empty segments, which depend on the data all the same
         return linked(reshape(cat(parts, 0), (*lead, starts.shape[-1] - 1, *tail)), data)
     if not parts:
-        return linked(zeros((*lead, starts.shape[-1] - 1, *tail), dtype=data._layout.dtype), data)
+        return linked(zeros((*lead, starts.shape[-1] - 1, *tail), dtype=data._layout.dtype, device=data._layout.device), data)
     return reshape(cat(parts, 0), (*lead, starts.shape[-1] - 1, *tail))
 
 

@@ -17,6 +17,7 @@ from calque.base.native import acyclic
 from calque.ir.program import Check, Node, Program
 from calque.ops import opdef
 from calque.record.path import INPUT, Edge, Trace
+from calque.record.storage import Storage
 from calque.run.buffer import Buffer
 from calque.run.dispatch import Plan, dispatch
 from calque.run.engine import Task
@@ -63,7 +64,7 @@ def require_one_place(op: str, tensors: Sequence[Any]) -> Device:
     return _single(op, fixed, found)
 
 
-def floats(storage: Any) -> bool:
+def floats(storage: Storage) -> bool:
     """`floating` for a storage."""
     if storage.buffer is not None:
         return bool(storage.buffer.floating)

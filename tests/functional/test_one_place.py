@@ -84,7 +84,8 @@ def test_results_are_written_where_an_operand_is() -> None:
 def test_results_without_operands_values_are_where_the_operand_is() -> None:
     x = calque.ones(2, 3).to(OTHER)
     for made in (
-        calque.fill(x, 3), calque.fill(x, calque.tensor(2.0)), calque.combinations(x[0], 0),
+        calque.fill(x, 3), calque.fill(x, calque.tensor(2.0)), calque.combinations(x[0], 0), calque.linalg.matrix_rank(x[:, :0]),
+        calque.linalg.householder_product(x.t(), x[0, :0]), calque.segment_reduce(x[:0], "sum", lengths=x[0, :0].long()),
         *calque.native_batch_norm(x, None, None, calque.zeros(3).to(OTHER), calque.ones(3).to(OTHER), False, 0.1, 1e-5),
     ):  # fmt: skip
         assert made.device == OTHER

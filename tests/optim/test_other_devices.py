@@ -14,7 +14,8 @@ pytestmark = pytest.mark.usefixtures("two_devices")
 OTHER = "cpu:1"
 OPTIMIZERS = {
     "SGD": {"momentum": 0.9}, "Adam": {"amsgrad": True}, "AdamW": {}, "Adagrad": {}, "Adadelta": {}, "Adamax": {}, "ASGD": {}, "NAdam": {},
-    "RAdam": {}, "RMSprop": {"centered": True, "momentum": 0.5}, "Rprop": {}, "LBFGS": {}, "Adafactor": {}, "LAMB": {}, "LARS": {"momentum": 0.9}, "Muon": {},
+    "RAdam": {}, "RMSprop": {"centered": True, "momentum": 0.5}, "Rprop": {}, "LBFGS": {}, "Adafactor": {}, "LAMB": {}, "LARS": {"momentum": 0.9},
+    "Muon": {},
 }  # fmt: skip
 
 
