@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from calque.base.device import Device
 from calque.base.errors import DeviceError
-from calque.base.layout import value_layout
+from calque.base.layout import Layout, kept_strides, layout, value_layout
+from calque.base.shapes import Shape
 from calque.ops.opdef import get
 from calque.record.copies import copy_values
 from calque.record.places import floating, path_of
@@ -17,18 +18,30 @@ COPY = get("copy")
 
 
 def move(t: Tensor, device: Device) -> Tensor:
-    """The tensor on `device` (as `base.device.known` gives it); itself if it is there. Work that is pending is started, nothing is waited for."""
-    here = t._layout.device
+    """The tensor on `device` (as `base.device.known` gives it), in the same order of memory; itself if it is there. Work that is pending is started,
+    nothing is waited for."""
+    view, here = t._layout, t._layout.device
     if here is device:
         return t
-    moved = _sent(t, device)
+    strides = None if view.contiguous else kept_strides(view)
+    plain = t if strides is None else wrap(t._storage, _in_order(view, strides))
+    moved = _sent(plain, device)
     if moved is None:
-        storage = copy_values([(t._storage, t._layout)], device)[0]
+        storage = copy_values([(plain._storage, plain._layout)], device)[0]
         moved = wrap(storage, storage.layout)
+    if strides is not None:
+        moved = wrap(moved._storage, layout(tuple(view.shape), strides, 0, view.dtype, device))
     if t._requires_grad and local.state.grad:
         moved._grad_fn = function_node("ToCopyBackward0", (t,), (moved._layout,), lambda node, grads: (move(grads[0], here),))
         moved._requires_grad = True
     return moved
+
+
+def _in_order(view: Layout, strides: Shape) -> Layout:
+    """The layout with its dims in the order in which a copy of these strides lies in memory."""
+    order = sorted(range(view.ndim), key=lambda d: (-strides[d], d))
+    shape, steps = (tuple([of[d] for d in order]) for of in (view.shape, view.strides))
+    return layout(tuple(shape), tuple(steps), view.offset, view.dtype, view.device)
 
 
 def move_all(tensors: Sequence[Tensor], device: Device) -> list[Tensor]:

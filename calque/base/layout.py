@@ -10,7 +10,7 @@ from calque.base.device import CPU, META, Device, InUse
 from calque.base.dtypes import DType, with_values
 from calque.base.errors import OutOfMemoryError, ShapeError
 from calque.base.native import acyclic
-from calque.base.shapes import Shape, Size, common_order, contiguous_strides, is_contiguous
+from calque.base.shapes import Shape, Size, common_order, contiguous_strides, fills, is_contiguous, ordered_strides
 
 MOST_DIMS = 64  # NumPy's limit, which the reference interpreter has, and with it everything else
 
@@ -78,6 +78,12 @@ def layout(shape: Shape, strides: Shape, offset: int, dtype: DType, device: Devi
             _INTERNED.sweep()
         _INTERNED[key] = found
     return found
+
+
+def kept_strides(view: Layout) -> Shape:
+    """Strides of a copy that keeps the order of its dimensions."""
+    shape = tuple(view.shape)
+    return view.strides if fills(shape, view.strides) else ordered_strides(shape, view.strides)
 
 
 def _at_zero(shape: Shape, strides: Shape, dtype: DType, device: Device) -> Layout:

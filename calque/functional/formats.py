@@ -11,8 +11,8 @@ from typing import Any
 
 from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, ShapeError
-from calque.base.layout import Layout, MemoryFormat, channels_last, channels_last_3d, contiguous_format, layout, preserve_format
-from calque.base.shapes import Shape, contiguous_strides, fills, ordered_strides
+from calque.base.layout import Layout, MemoryFormat, channels_last, channels_last_3d, contiguous_format, kept_strides, layout, preserve_format
+from calque.base.shapes import Shape, contiguous_strides, fills
 from calque.base.text import described, shown
 from calque.functional.common import CAST, cast, prim
 from calque.functional.declared import public
@@ -34,12 +34,6 @@ def format_of(op: str, memory_format: Any, ndim: int) -> MemoryFormat | None:
             f"{memory_format.name} format"
         )
     return memory_format
-
-
-def kept_strides(view: Layout) -> Shape:
-    """Strides of a copy that keeps the order of its dimensions."""
-    shape = tuple(view.shape)
-    return view.strides if fills(shape, view.strides) else ordered_strides(shape, view.strides)
 
 
 def wanted_strides(view: Layout, wanted: MemoryFormat | None) -> Shape:

@@ -98,3 +98,21 @@ def test_what_the_host_has_computed_stays_where_it_is() -> None:
     for found in (calque.linalg.lu_factor(calque.eye(2) * 2)[0], calque.unique(x), calque.linalg.inv(calque.eye(2)), calque.poisson(x)):
         with pytest.raises(DeviceError, match="at least two devices"):
             found + there
+
+
+def test_a_move_keeps_the_order_of_memory() -> None:
+    """Of tensors that are there, recorded, computed from constants, or tracked, as PyTorch's `.to(device)`."""
+    x = calque.randn(2, 3, 4)
+    for source in (x, x * 1, calque.arange(24.0).reshape(2, 3, 4), x.clone().requires_grad_()):
+        for there in (source.permute(2, 0, 1), source[:, ::2].transpose(0, 2), source[:, 1:], source.expand(2, 2, 3, 4), source[0].t()[1:, :1]):
+            moved = there.to(OTHER)
+            assert (moved.device, moved.stride(), moved.is_contiguous()) == (OTHER, there.clone().stride(), there.clone().is_contiguous())
+            assert moved.tolist() == there.tolist() and moved.cpu().stride() == moved.stride()
+            if source.requires_grad:
+                source.grad = None
+                (moved * moved).sum().backward()
+                found, source.grad = source.grad, None
+                (there * there).sum().backward()
+                assert calque.equal(found, source.grad)
+    images = calque.randn(2, 3, 4, 5).to(memory_format=calque.channels_last)
+    assert images.to(OTHER).is_contiguous(memory_format=calque.channels_last)
