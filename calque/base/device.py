@@ -137,9 +137,9 @@ DEFAULT = _Default()
 
 class InUse:
     """`several`: whether tensors live anywhere but on the CPU as a whole. Until then nobody needs to ask where. `elsewhere`: whether values do, which
-    tensors of the device `meta` do not have."""
+    tensors of the device `meta` do not have. `helper`: this process works for another one, to which it leaves the accelerators."""
 
-    several = elsewhere = False
+    several = elsewhere = helper = False
 
 
 def backend_of(kind: str) -> Any:
@@ -156,6 +156,11 @@ def backend_of(kind: str) -> Any:
             raise DeviceError(f"[device] expected the backend of {kind!r} in {found!r}, got {error}; install the package again") from None
         found = BACKENDS[kind] = made
     return found
+
+
+def place_elsewhere(device: Device) -> Device:
+    """Where a file or another process puts a tensor of a device: the CPU if nobody else has that device, as logical ones and meshes."""
+    return CPU if device.backend is None or device.type == "mesh" else device
 
 
 def accelerator() -> str | None:

@@ -1,7 +1,7 @@
 """How this layer makes tensors out of host data, and rows out of tensors: its only module that touches tensor memory.
 
-Batches are put together on the host. Recording a gather or a stack per batch instead would add work to every step of the trace
-and make it wait for nothing.
+Batches of values that the CPU has are put together on the host. Recording a gather or a stack per batch instead would add work to every step of the
+trace and make it wait for nothing. Values of other devices stay there, and are never waited for.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from calque.base.asked import ASKED
+from calque.base.device import CPU
 from calque.base.dtypes import DType, from_numpy_dtype, promote
 from calque.base.layout import dense_layout
 from calque.base.text import shown
 from calque.functional.joining import stack as record_stack
+from calque.functional.selection import index_select
 from calque.run.dispatch import new_array
 from calque.run.memory import out_of_memory
 from calque.tensor import Tensor, from_array, read
@@ -61,13 +63,15 @@ def stack_arrays(arrays: Sequence[Any]) -> Tensor:
 
 def stack_tensors(tensors: Sequence[Tensor]) -> Tensor:
     """Tensors of one shape `(...)` along a new first dimension: `(N, ...)`."""
-    if any(tensor.requires_grad or tensor.__class__ in ASKED for tensor in tensors):
+    if any(tensor.requires_grad or tensor.__class__ in ASKED or tensor.device is not CPU for tensor in tensors):
         return record_stack(list(tensors))
     return stack_arrays([read(tensor) for tensor in tensors])
 
 
 def rows(tensor: Tensor, indices: Sequence[int]) -> Tensor:
     """The given rows of a tensor without history: `(N, ...) -> (len(indices), ...)`."""
+    if tensor.device is not CPU:
+        return index_select(tensor, 0, copy_array(np.asarray(indices, np.int64)).to(tensor.device))
     values = read(tensor)
     result, memory = empty((len(indices), *values.shape[1:]), tensor.dtype)
     np.take(values, np.asarray(indices, np.intp), axis=0, out=memory, mode="clip")  # the caller has checked; "raise" would copy

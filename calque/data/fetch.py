@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calque.base.asked import ASKED
+from calque.base.device import META
 from calque.base.errors import DataError
 from calque.data.collate import collate, default_collate
 from calque.data.convert import rows
@@ -146,7 +147,7 @@ def _gather(dataset: Any, indices: Sequence[int]) -> list[Any] | None:
         dataset = dataset.dataset
     if type(dataset) is not TensorDataset or not all(type(index) is int and 0 <= index < len(dataset) for index in indices):
         return None
-    if any(tensor.requires_grad or tensor.__class__ in ASKED or tensor.device.type != "cpu" for tensor in dataset.tensors):
+    if any(tensor.requires_grad or tensor.__class__ in ASKED or tensor.device is META for tensor in dataset.tensors):
         return None
     return [rows(tensor, indices) for tensor in dataset.tensors]
 

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from calque.base.device import InUse
 from calque.base.errors import WorkerError
 from calque.base.text import type_name
 from calque.data import convert, streams
@@ -98,6 +99,7 @@ class Worker:
         Preparing.now = True
         try:
             _like_the_other(setup)
+            InUse.helper = True
             parts = unpacked(self.handles)
         finally:
             Preparing.now = False

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from calque.autograd.assign import check_in_place, continue_history
+from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.asked import ordinary
+from calque.base.device import CPU, Device, InUse, known, place_elsewhere
 from calque.base.errors import ArgumentError, AutogradError, DTypeError
 from calque.base.layout import dense_layout, layout
 from calque.base.shapes import common_order, contiguous_strides, inverse
@@ -21,6 +23,7 @@ from calque.functional.common import is_tensor, method
 from calque.functional.creation import from_numpy
 from calque.functional.formats import clone
 from calque.functional.memory import export, own_buffer, share_array
+from calque.functional.options import resolve_device
 from calque.functional.subclasses import instead
 from calque.functional.views import detach, int_tuple
 from calque.record.recorder import local
@@ -146,9 +149,17 @@ class StorageView:
         """A copy of the memory."""
         return type(self)(clone(self._elements()))
 
+    def _moved(self, device: Any) -> "StorageView":
+        whole = self._elements()
+        return self if whole._layout.device is device else type(self)(move(whole, device))
+
     def cpu(self) -> "StorageView":
-        """The memory itself: it is the CPU's."""
-        return self
+        """The memory itself if it is the CPU's, else a copy there."""
+        return self._moved(CPU)
+
+    def cuda(self, device: Any = None, non_blocking: bool = False) -> "StorageView":
+        """A copy on a CUDA device; the memory itself if it is there."""
+        return self._moved(resolve_device("cuda" if device is None else device, "cuda"))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StorageView) and other._owner._storage is self._owner._storage
@@ -233,11 +244,14 @@ def _no_derivative(node: Any, grads: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------ copy and pickle
 
 
-def _rebuild(values: Any, dtype: dt.DType, shape: tuple[int, ...], requires_grad: bool, strides: tuple[int, ...] | None = None) -> Tensor:
+def _rebuild(
+    values: Any, dtype: dt.DType, shape: tuple[int, ...], requires_grad: bool, strides: tuple[int, ...] | None = None, device: Device = CPU
+) -> Tensor:
     flat = np.frombuffer(values, dtype=dtype.np)
     if not (isinstance(_origin(flat), mmap) and flat.flags.writeable and flat.ctypes.data % dtype.itemsize == 0):
         flat = flat.copy()  # whoever has given a buffer may have it, or give it again; the memory of our own processes is handed over
     made = from_array(flat, dense_layout(shape, dtype) if strides is None else layout(shape, strides, 0, dtype))
+    made = made if device is CPU or InUse.helper else made.to(known(device))  # type: ignore[attr-defined]
     made._requires_grad = requires_grad
     return made
 
@@ -274,6 +288,8 @@ def _reduce(self: Tensor, protocol: int) -> Any:
         found = found.transpose(order)
         strides = contiguous_strides(found.shape)
         plain += (tuple([strides[d] for d in inverse(order)]),)
+    if (place := place_elsewhere(view.device)) is not CPU:
+        plain += (place,) if len(plain) == 4 else (None, place)
     values: Any = np.ascontiguousarray(found).reshape(-1).view(np.uint8)
     plain = (pickle.PickleBuffer(values) if protocol >= 5 else values.tobytes(), *plain)
     attributes = attributes_of(self)

@@ -118,8 +118,9 @@ def load(
     `weights_only=False` changes nothing: it is accepted where the file holds nothing else.
 
     `map_location`: where tensors go, as a device, a dict from the names of devices in the file to others, or a function of storage and name; default:
-    where they were, which for a device that does not exist raises DeviceError. `mmap=True` maps the storages of a zip file into memory instead of
-    reading them (their checksums are then not looked at); changes of the tensors do not reach the file. `encoding`: of strings that Python 2 wrote.
+    where they were (a `.pt` file says so, others mean the CPU), which for a device that does not exist raises DeviceError. `mmap=True` maps the
+    storages of a zip file into memory instead of reading them (their checksums are then not looked at); changes of the tensors do not reach the
+    file. `encoding`: of strings that Python 2 wrote.
     `pickle_module` changes nothing: no module of the caller's reads a file.
 
     Raises FileNotFoundError (naming the newest good checkpoint beside it), UnsafeFileError for what is no data (with how to convert it), and
@@ -171,7 +172,7 @@ def placed(tensor: Any, location: str, map_location: Any) -> Any:
         target = map_location.get(location, location)
     elif callable(map_location) and not isinstance(map_location, Device):
         chosen = map_location(StorageView(tensor), location)
-        target = location if chosen is None else CPU
+        target = location if chosen is None else getattr(chosen, "device", CPU)
     else:
         target = map_location
     if target is CPU or target == "cpu":

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from calque.base.asked import ordinary
-from calque.base.device import META, Device
+from calque.base.device import META, Device, place_elsewhere
 from calque.base.dtypes import DType
 from calque.base.shapes import Size, contiguous_strides
 from calque.base.text import type_name
@@ -302,7 +302,7 @@ class PickleText:
         self.string("storage")
         self.name(f"torch.{typed}" if typed else "torch.storage.UntypedStorage")
         self.string(str(key))
-        self.string("cpu")
+        self.string(str(place_elsewhere(view.device)))
         self.emit(_integer(flat.size if typed else flat.nbytes), b"tQ")
         return offset, strides
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 import re
 import subprocess
 import sys
@@ -143,6 +145,46 @@ def test_cpu_and_device_in_one_loop(toy) -> None:
     first.weight.grad = None
     second(first(x).relu()).sum().backward()
     assert calque.allclose(found, first.weight.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_files_and_pickles_say_where_tensors_were(toy) -> None:
+    model = calque.nn.Linear(2, 2).to("toy:1")
+    x = calque.arange(6.0, device="toy:1").reshape(2, 3)
+    again = pickle.loads(pickle.dumps({"model": model, "x": x.t()}))
+    assert {p.device for p in again["model"].parameters()} == {Device("toy:1")}
+    assert again["x"].device == "toy:1" and again["x"].stride() == (1, 3) and again["x"].tolist() == x.t().tolist()
+    assert calque.equal(again["model"].weight, model.weight) and isinstance(again["model"].weight, calque.nn.Parameter)
+    seen = []
+    places = {
+        "toy:1": None, "cpu": "cpu", "toy:0": {"toy:1": "toy:0"}, "toy": calque.device("toy:0"),
+        "one by one": lambda storage, name: seen.append((str(storage.device), name)) or (storage if len(seen) == 1 else None),
+    }  # fmt: skip
+    file = io.BytesIO()
+    calque.save({"x": x, "row": x[1], "y": calque.ones(2, device="toy:1")}, file, format="pt")
+    for wanted, where in places.items():
+        found = calque.load(io.BytesIO(file.getvalue()), map_location=where)
+        assert found["x"].tolist() == x.tolist() and found["row"].tolist() == [3.0, 4.0, 5.0] and found["row"]._storage is found["x"]._storage
+        names = [str(found[name].device) for name in ("x", "y")]
+        assert names == {"toy": ["toy:0"] * 2, "one by one": ["cpu", "toy:1"]}.get(wanted, [wanted] * 2)
+    assert seen == [("cpu", "toy:1")] * 2
+    calque.base.device.InUse.helper = True
+    try:
+        assert pickle.loads(pickle.dumps(x)).device == "cpu"  # a worker leaves the device to the process that it works for
+    finally:
+        calque.base.device.InUse.helper = False
+
+
+def test_batches_are_where_the_samples_are(toy) -> None:
+    x, y = calque.arange(12.0, device="toy:1").reshape(6, 2), calque.arange(6, device="toy:1")
+    data = calque.data
+    pairs = data.TensorDataset(x, y)
+    for samples in (pairs, data.Subset(pairs, [5, 1, 2, 0]), data.ConcatDataset([pairs, pairs]), [(x[i], y[i]) for i in range(6)]):
+        Toy.reads = 0
+        for first, second in data.DataLoader(samples, batch_size=3, shuffle=True):
+            assert first.device == second.device == "toy:1"
+        assert not Toy.reads
+        assert (first[:, 0] == second * 2).tolist() == [True] * len(second)
+    assert data.default_collate([{"x": x[0]}, {"x": x[3]}])["x"].tolist() == [[0.0, 1.0], [6.0, 7.0]]
 
 
 OUTSIDE = """
