@@ -1,4 +1,5 @@
-"""PyTorch's old constructors, one per element type: `FloatTensor(2, 3)`, `LongTensor([1, 2])`, `isinstance(t, FloatTensor)`."""
+"""PyTorch's old constructors, one per element type: `FloatTensor(2, 3)`, `LongTensor([1, 2])`, `isinstance(t, FloatTensor)`. Those of another
+kind of device (`on_device`) make their tensors there."""
 
 from __future__ import annotations
 
@@ -15,20 +16,25 @@ from calque.functional.common import cast, is_tensor, method
 from calque.functional.creation import empty, from_numpy, tensor
 from calque.functional.declared import public
 from calque.functional.subclasses import adopt, overrides
+from calque.functional.types import LEGACY
 from calque.tensor import Tensor, register_type, wrap
 
 
 class LegacyType(type):
-    """Type of the constructors: an instance test asks for the element type."""
+    """Type of the constructors: an instance test asks for the element type, and for the kind of device."""
 
     dtype: dt.DType
+    kind: str = ""
 
     def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, Tensor) and value._layout.dtype is cls.dtype
+        if not isinstance(value, Tensor) or value._layout.dtype is not cls.dtype:
+            return False
+        return value._layout.device.type == cls.kind if cls.kind else value._layout.device.type != "cuda"
 
     def __call__(cls, *arguments: Any, device: Any = None) -> Tensor:
         """Sizes, or one `Size`, make an uninitialised tensor; a list or an array its values; a tensor of this type shares memory."""
         arguments = tuple(map(ordinary, arguments))
+        device = cls.kind if cls.kind and device is None else device
         if len(arguments) == 1 and isinstance(arguments[0], Size):  # a tuple of the same numbers would be values
             return empty(tuple(arguments[0]), dtype=cls.dtype, device=device)
         if not arguments:
@@ -41,18 +47,27 @@ class LegacyType(type):
         if is_tensor(data):
             if data._layout.dtype is not cls.dtype:
                 raise DTypeError(f"[{cls.__name__}] expected a tensor of {cls.dtype}, got {data._layout.dtype}; convert it with .to({cls.dtype})")
+            if cls.kind and data._layout.device.type != cls.kind:
+                raise DTypeError(f"[{cls.__name__}] expected a tensor of a {cls.kind} device, got one on {data._layout.device}; move it with .to()")
             return data.detach()  # type: ignore[no-any-return]
         if isinstance(data, np.ndarray):
-            return cast(from_numpy(data).clone(), cls.dtype)
+            made = cast(from_numpy(data).clone(), cls.dtype)
+            return made if device is None else made.to(device)  # type: ignore[attr-defined, no-any-return]
         if not hasattr(data, "__len__"):
             raise DTypeError(f"[{cls.__name__}] expected sizes, or a list, array or tensor, got {described(data)}; use calque.tensor")
         return tensor(data, dtype=cls.dtype, device=device)
 
 
-def _make(name: str, dtype: dt.DType) -> Any:
-    made = LegacyType(f"{name}Tensor", (), {"__doc__": f"Constructor of tensors of {dtype.name}; see `LegacyType.__call__`.", "dtype": dtype})
-    made.__module__ = "calque"
+def _make(name: str, dtype: dt.DType, kind: str = "") -> Any:
+    doc = f"Constructor of tensors of {dtype.name}{kind and ' on the current device of kind '}{kind}; see `LegacyType.__call__`."
+    made = LegacyType(f"{name}Tensor", (), {"__doc__": doc, "dtype": dtype, "kind": kind})
+    made.__module__ = f"calque.{kind}" if kind else "calque"
     return made
+
+
+def on_device(kind: str) -> dict[str, Any]:
+    """The constructors whose tensors are on the current device of a kind, by their names."""
+    return {f"{name}Tensor": _make(name, dtype, kind) for name, dtype in LEGACY.items() if not dtype.is_complex}
 
 
 FloatTensor, DoubleTensor, HalfTensor = _make("Float", dt.float32), _make("Double", dt.float64), _make("Half", dt.float16)

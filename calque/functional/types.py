@@ -73,12 +73,12 @@ for _names, _dtype in (
 ):  # fmt: skip
     _conversion(_names, _dtype)
 
-_LEGACY = {
+LEGACY = {
     "Float": dt.float32, "Double": dt.float64, "Half": dt.float16, "BFloat16": dt.bfloat16, "Int": dt.int32, "Long": dt.int64,
     "Short": dt.int16, "Char": dt.int8, "Byte": dt.uint8, "Bool": dt.bool_, "ComplexFloat": dt.complex64,
     "ComplexDouble": dt.complex128,
 }  # fmt: skip
-_LEGACY_NAME = {dtype: name for name, dtype in _LEGACY.items()}
+_LEGACY_NAME = {dtype: name for name, dtype in LEGACY.items()}
 
 
 @method("type")
@@ -89,24 +89,34 @@ def type_(input: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     >>> calque.ones(1).type()
     'torch.FloatTensor'
     """
+    device = input._layout.device
     if dtype is None:
-        return f"torch.{_LEGACY_NAME[input._layout.dtype]}Tensor"
+        return f"torch.{'cuda.' if device.type == 'cuda' else ''}{_LEGACY_NAME[input._layout.dtype]}Tensor"
     if isinstance(dtype, str):
-        short = dtype.rpartition(".")[2].removesuffix("Tensor")
-        if short not in _LEGACY:
+        place, _, name = dtype.rpartition(".")
+        short = name.removesuffix("Tensor")
+        if short not in LEGACY:
             raise DTypeError(f"[type] invalid type: {shown(dtype)}; expected a name like 'torch.FloatTensor' or a dtype")
-        return converted("type", input, _LEGACY[short], None)
+        return converted("type", _of_kind(input, place.rpartition(".")[2].replace("torch", "")), LEGACY[short], None)
     if dtype is Tensor:  # the class stands for the type of which new tensors are
         dtype = dt.get_default_dtype()
     if not isinstance(dtype, dt.DType) and isinstance(getattr(dtype, "dtype", None), dt.DType):
-        dtype = dtype.dtype
+        input, dtype = _of_kind(input, getattr(dtype, "kind", "")), dtype.dtype
     return converted("type", input, resolve_dtype(dtype, input._layout.dtype, "type"), None)
+
+
+def _of_kind(input: Tensor, kind: str) -> Tensor:
+    """The tensor on a device of a kind, as an old type names it; "": not on a CUDA device."""
+    here = input._layout.device
+    if here.type == kind or (not kind and here.type != "cuda"):
+        return input
+    return move(input, resolve_device(kind, "type") if kind else CPU)
 
 
 @method("type_as")
 def type_as(input: Tensor, other: Tensor) -> Tensor:
-    """`input` converted to the dtype of `other`."""
-    return converted("type_as", input, other._layout.dtype, None)
+    """`input` converted to the dtype of `other`, where that is."""
+    return converted("type_as", move(input, other._layout.device), other._layout.dtype, None)
 
 
 @method("cpu")

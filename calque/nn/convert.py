@@ -81,8 +81,8 @@ class Conversions:
         return self._cast(dt.bfloat16)
 
     def type(self, dst_type: Any) -> Any:
-        """All parameters and buffers as `dst_type`."""
-        return self._apply(lambda t: t.to(dst_type))
+        """All parameters and buffers as `dst_type`, a dtype or an old type such as `torch.cuda.HalfTensor`, which names a kind of device, too."""
+        return self._apply(lambda t: t.type(dst_type))
 
     def cpu(self) -> Any:
         """Move everything to the CPU."""

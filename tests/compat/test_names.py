@@ -114,6 +114,10 @@ def test_devices_that_are_not_there_say_so() -> None:
         with pytest.raises(calque.base.errors.DeviceError, match="device"):
             call()
     assert not hasattr(torch.cuda, "nonsense")
+    assert not isinstance(torch.ones(1), torch.cuda.FloatTensor)
+    for make in (lambda: torch.cuda.FloatTensor(2), lambda: torch.ones(1).type("torch.cuda.LongTensor")):
+        with pytest.raises(RuntimeError, match="expected a device that exists"):
+            make()
     with pytest.warns(UserWarning, match="CUDA is not available"), torch.cuda.amp.autocast():
         assert not calque.is_autocast_enabled("cpu")
 

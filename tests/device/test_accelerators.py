@@ -144,6 +144,31 @@ refused(DeviceError, "got 'cuda:7': there are cuda:0", lambda: torch.cuda.Stream
 call = calque.compile(lambda v: (torch.cuda.current_stream().synchronize(), v * 2)[1] + 1)
 assert [call(torch.full((2,), float(k), device="cuda")).tolist() for k in range(5)] == [[2.0 * k + 1] * 2 for k in range(5)]
 """,
+    "old types": """
+Tensor, Long = torch.cuda.FloatTensor, torch.cuda.LongTensor
+x = Tensor(2, 3).fill_(1.0)
+assert x.device == "cuda:0" and isinstance(x, Tensor) and not isinstance(x, (Long, torch.FloatTensor)) and x.type() == "torch.cuda.FloatTensor"
+assert not isinstance(torch.ones(1), Tensor) and isinstance(torch.ones(1), torch.FloatTensor) and torch.ones(1).type() == "torch.FloatTensor"
+assert Long([1, 2]).tolist() == [1, 2] and Long([1]).device == "cuda:0" and Tensor(x) is not None and Tensor().shape == (0,)
+assert Tensor(__import__("numpy").ones(2, "float32")).device == "cuda:0"
+with torch.cuda.device(2):
+    assert torch.cuda.HalfTensor(3).device == "cuda:2" == torch.ones(1).type(Tensor).device
+    assert x.type(Tensor) is x and x.type(Long).device == "cuda:0"
+for name in (Long, "torch.cuda.LongTensor"):
+    assert torch.ones(2).type(name).type() == "torch.cuda.LongTensor"
+for name in (torch.LongTensor, "torch.LongTensor"):
+    assert x.type(name).type() == "torch.LongTensor" and x.type(name).device == "cpu"
+assert x.type(torch.float64).type() == "torch.cuda.DoubleTensor" and torch.ones(2).type_as(x).device == "cuda:0" == x.new(3).device
+assert (x[0].type_as(torch.ones(1, dtype=torch.int64)).device, x.type_as(torch.ones(1, device="cuda:3")).device) == ("cpu", "cuda:3")
+assert {p.type() for p in nn.Linear(2, 2).type(torch.cuda.HalfTensor).parameters()} == {"torch.cuda.HalfTensor"}
+refused(TypeError, "expected a tensor of a cuda device, got one on cpu", lambda: Tensor(torch.ones(1)))
+torch.set_default_tensor_type(torch.cuda.DoubleTensor)
+assert torch.ones(1).type() == "torch.cuda.DoubleTensor"
+torch.set_default_tensor_type("torch.cuda.FloatTensor")
+assert torch.rand(1).type() == "torch.cuda.FloatTensor"
+torch.set_default_tensor_type("torch.FloatTensor")
+assert torch.ones(1).type() == "torch.FloatTensor"
+""",
     "devices, seeds and names": """
 assert torch.accelerator.is_available() and torch.accelerator.current_accelerator() == "cuda" and torch.accelerator.device_count() == 4
 with torch.cuda.device(3):

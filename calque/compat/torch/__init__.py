@@ -284,11 +284,16 @@ def get_deterministic_debug_mode() -> int:
 
 
 def set_default_tensor_type(t: Any, /) -> None:
-    """Make tensors of another floating type where none is given: `torch.DoubleTensor` or "torch.DoubleTensor"."""
-    kind: Any = getattr(calque, t.rpartition(".")[2], None) if isinstance(t, str) else t
+    """Make tensors of another floating type where none is given: `torch.DoubleTensor` or "torch.DoubleTensor"; those of `torch.cuda` on the current
+    CUDA device, the others on the CPU."""
+    path, _, name = t.rpartition(".") if isinstance(t, str) else ("", "", "")
+    kind: Any = getattr(face("torch.cuda") if path.endswith("cuda") else calque, name, None) if isinstance(t, str) else t
     if not hasattr(kind, "dtype"):
         raise TypeError(f"[set_default_tensor_type] expected a type such as torch.DoubleTensor, got {shown(t)}; or use set_default_dtype")
     calque.set_default_dtype(kind.dtype)
+    where = getattr(kind, "kind", "")
+    if where or calque.get_default_device().type == "cuda":
+        calque.set_default_device(where or None)
 
 
 def get_device_module(device: Any = None) -> Any:

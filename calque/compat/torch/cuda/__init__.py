@@ -8,14 +8,20 @@ import calque
 from calque.base.errors import OutOfMemoryError
 from calque.compat.missing import pytorch_has
 from calque.compat.refused import no, nothing, without_device
+from calque.functional.legacy import on_device
 
 __all__ = [
-    "OutOfMemoryError", "_device_t", "_initialized", "_is_in_bad_fork", "_lazy_call", "can_device_access_peer", "current_blas_handle",
-    "default_generators", "find", "get_arch_list", "get_gencode_flags", "has_half", "has_magma", "ipc_collect", "is_current_stream_capturing",
-    "max_memory_cached", "memory_cached", "reset_accumulated_memory_stats", "reset_max_memory_cached",
+    "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor", "HalfTensor", "IntTensor", "LongTensor",
+    "OutOfMemoryError", "ShortTensor", "_device_t", "_initialized", "_is_in_bad_fork", "_lazy_call", "can_device_access_peer",
+    "current_blas_handle", "default_generators", "find", "get_arch_list", "get_gencode_flags", "has_half", "has_magma", "ipc_collect",
+    "is_current_stream_capturing", "max_memory_cached", "memory_cached", "reset_accumulated_memory_stats", "reset_max_memory_cached",
 ]  # fmt: skip
 
 _device_t = Any
+_old = on_device("cuda")
+FloatTensor, DoubleTensor, HalfTensor, BFloat16Tensor = _old["FloatTensor"], _old["DoubleTensor"], _old["HalfTensor"], _old["BFloat16Tensor"]
+ByteTensor, CharTensor, ShortTensor = _old["ByteTensor"], _old["CharTensor"], _old["ShortTensor"]
+IntTensor, LongTensor, BoolTensor = _old["IntTensor"], _old["LongTensor"], _old["BoolTensor"]
 default_generators: tuple[Any, ...] = ()
 has_half, has_magma = True, False
 is_current_stream_capturing = _is_in_bad_fork = can_device_access_peer = no
