@@ -57,6 +57,23 @@ def test_sums_are_rounded_one_by_one(dtype: Any, device: Any) -> None:
         np.testing.assert_allclose(found.cpu().numpy(), wanted.numpy(), rtol=4 * calque.finfo(dtype).eps)
 
 
+@pytest.mark.parametrize("dtype", [calque.float32, calque.float64, calque.float16, calque.bfloat16])
+def test_infinities_and_nan_are_not_masked_by_products(dtype: Any, device: Any) -> None:
+    """0 times infinity, and times NaN, is NaN, wherever the 0 comes from: XLA made 0 of what a bool hides."""
+    x, mask = calque.tensor([float("inf"), float("nan"), 3.0, -float("inf")], dtype=dtype), calque.tensor([False, False, False, True])
+
+    def products(x: Any, mask: Any) -> Any:
+        n = x[None].detach().clone().requires_grad_()
+        n.amax(0).sum().backward()
+        return (
+            x * mask, mask.to(x.dtype) * x, (x > 0) * x, (x > 5).to(x.dtype) * x, (mask & (x < 0)).float() * x, (x * mask).sum(), mask.to(x.dtype) @ x,
+            x * (calque.arange(4, device=x.device) == 1), n.grad, calque.logical_not(mask).double() * x,
+        )  # fmt: skip
+
+    for found, wanted in zip(products(x.to(device), mask.to(device)), products(x, mask), strict=True):
+        np.testing.assert_array_equal(found.float().cpu().numpy(), wanted.float().numpy())
+
+
 def test_quotients_of_quotients_stay_in_range(device: Any) -> None:
     x = calque.tensor([1e30, 1e-30, 3e25, 2.0])
 

@@ -49,9 +49,12 @@ class JaxBuilder:
         return self.lax.iota(np.int64, math.prod(self.shape)).reshape(self.shape)
 
     def cast(self, x: Value, dtype: DType) -> Value:
-        """Conversion of values, as `ops.elementwise.convert_array` defines it: floats reach narrow integers through int32."""
+        """Conversion of values, as `ops.elementwise.convert_array` defines it: floats reach narrow integers through int32. XLA makes a choice between
+        x and 0 of a converted bool times x, and so 0 of what is NaN: an infinity, or NaN, that is masked. It leaves a choice of 1 and 0 alone."""
         if dtype is bool_:
             return x != 0
+        if x.dtype == bool and dtype.category == 2:
+            return self.jnp.where(x, np.ones((), dtype.np), np.zeros((), dtype.np))
         if self.jnp.issubdtype(x.dtype, self.jnp.floating) and dtype.category == 1:
             return _whole(self.jnp, x, dtype)
         return x.astype(dtype.np)
