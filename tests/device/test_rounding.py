@@ -66,8 +66,8 @@ def test_infinities_and_nan_are_not_masked_by_products(dtype: Any, device: Any) 
         n = x[None].detach().clone().requires_grad_()
         n.amax(0).sum().backward()
         return (
-            x * mask, mask.to(x.dtype) * x, (x > 0) * x, (x > 5).to(x.dtype) * x, (mask & (x < 0)).float() * x, (x * mask).sum(), mask.to(x.dtype) @ x,
-            x * (calque.arange(4, device=x.device) == 1), n.grad, calque.logical_not(mask).double() * x,
+            x * mask, mask.to(x.dtype) * x, (x > 0) * x, (x > 5).to(x.dtype) * x, (mask & (x < 0)).float() * x, (x * mask).sum(),
+            mask.to(x.dtype) @ x, x * (calque.arange(4, device=x.device) == 1), n.grad, calque.logical_not(mask).double() * x,
         )  # fmt: skip
 
     for found, wanted in zip(products(x.to(device), mask.to(device)), products(x, mask), strict=True):
