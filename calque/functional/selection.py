@@ -276,7 +276,7 @@ def _combined(base: Tensor, d: int, index: Tensor, part: Tensor, reduce: str, in
         return plain
 
     def backward(g: Tensor) -> tuple[Tensor, Tensor]:
-        result = _scatter_reduce(base, d, index, part, reduce, include_self) if local.state.grad else plain
+        result = _combined(base, d, index, part, reduce, include_self) if local.state.grad else plain
         grads = (_prod_gradient if reduce == "prod" else _extreme_gradient)(g, base, d, index, part, result, include_self)
         return grads if include_self else (_scattered("scatter", "scatter", grads[0], d, index, 0), grads[1])
 
@@ -296,11 +296,11 @@ def _prod_gradient(g: Tensor, base: Tensor, d: int, index: Tensor, part: Tensor,
     """The product of all the others: the result divided by the element, or the product without it where it is the only zero."""
     kind = base._layout.dtype
     nonzero_base = prim("where", base == 0, (1, kind), base)
-    without_base = _scatter_reduce(nonzero_base, d, index, part, "prod", include_self) / nonzero_base
+    without_base = _combined(nonzero_base, d, index, part, "prod", include_self) / nonzero_base
     zero = part == 0
     zeros = prim("scatter_add", prim("full", (0, kind), tuple(base._layout.shape)), index, cast(zero, kind), d)
     single = zero & (prim("gather", zeros, index, d) == 1)
-    replaced = _scatter_reduce(base, d, index, prim("where", single, (1, kind), part), "prod", include_self)
+    replaced = _combined(base, d, index, prim("where", single, (1, kind), part), "prod", include_self)
     divided = prim("gather", g * result, index, d) / prim("where", zero, (1, kind), part)
     found = prim("where", single, prim("gather", g * replaced, index, d), divided)
     if local.state.grad and for_all_slices(lambda counts: (read(counts, "scatter_reduce") > 1).any(), zeros):
