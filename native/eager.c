@@ -207,20 +207,23 @@ static PyObject *compute(PyObject *state, PyObject *op, PyObject *step, PyObject
     Kernel *kernel = (Kernel *)object;
     if (kernel->inputs != count) return NULL;
     char *pointers[MOST_INPUTS + 1];
-    double numbers[MOST_INPUTS];
-    bool wanted = false;
+    double numbers[MOST_INPUTS][2];
+    bool wanted = false, beside = false; /* a number beside complex ones, which nodes have as a tensor */
     for (Py_ssize_t k = 0; k < count; k++) {
         PyObject *x = operands[k];
         if (is_tensor(x)) {
             PyArrayObject *array = memory_of(x);
-            if (array == NULL || PyArray_TYPE(array) != kernel->types[k]) return NULL;
-            pointers[k] = PyArray_BYTES(array) + PyLong_AsSsize_t(AT(AT(x, Tensor.at._layout), Layout.at.offset)) * PyArray_ITEMSIZE(array);
+            if (array == NULL) return NULL;
+            pointers[k] = element_of(array, kernel->types[k], PyLong_AsSsize_t(AT(AT(x, Tensor.at._layout), Layout.at.offset)));
+            if (pointers[k] == NULL) return NULL;
             wanted = wanted || AT(x, Tensor.at._requires_grad) == Py_True;
         } else {
-            pointers[k] = (char *)&numbers[k];
-            if (!number_at(x, kernel->types[k], pointers[k])) return NULL; /* Python takes it, or says what is wrong with it */
+            pointers[k] = (char *)numbers[k];
+            if (!any_number_at(x, kernel->types[k], pointers[k])) return NULL; /* Python takes it, or says what is wrong with it */
+            beside = beside || PyTypeNum_ISCOMPLEX(kernel->types[k]);
         }
     }
+    if (wanted && beside) return NULL;
     if (!possible(state) || (kernel->large && AT(state, State.at.waiting) == Py_None)) return NULL;
     npy_intp numel = kernel->numel;
     PyObject *flat = PyArray_SimpleNew(1, &numel, kernel->out_type);

@@ -12,16 +12,21 @@ PRODUCT_OF(Double64, int64_t, double)
 PRODUCT_OF(Single32, int, float)
 PRODUCT_OF(Double32, int, double)
 
-static struct { void *single, *twice; bool wide; } blas;
+typedef void (*Complex64)(int, int, int, int64_t, int64_t, int64_t, const void *, const void *, int64_t, const void *, int64_t, const void *, void *, int64_t);
+typedef void (*Complex32)(int, int, int, int, int, int, const void *, const void *, int, const void *, int, const void *, void *, int);
 
-/* set_blas(address of sgemm, of dgemm, whether its integers have 64 bits) */
+static struct { void *single, *twice, *pairs, *wide_pairs; bool wide; } blas;
+
+/* set_blas(address of sgemm, of dgemm, of cgemm, of zgemm, whether its integers have 64 bits) */
 PyObject *set_blas(PyObject *module, PyObject *args) {
     (void)module;
-    unsigned long long single, twice;
+    unsigned long long single, twice, pairs, wide_pairs;
     int wide;
-    if (!PyArg_ParseTuple(args, "KKp", &single, &twice, &wide)) return NULL;
+    if (!PyArg_ParseTuple(args, "KKKKp", &single, &twice, &pairs, &wide_pairs, &wide)) return NULL;
     blas.single = (void *)single;
     blas.twice = (void *)twice;
+    blas.pairs = (void *)pairs;
+    blas.wide_pairs = (void *)wide_pairs;
     blas.wide = wide;
     Py_RETURN_NONE;
 }
@@ -49,6 +54,13 @@ bool number_at(PyObject *number, int type, char *where) {
         }
     }
     if (type == NPY_BOOL && PyBool_Check(number)) { *where = number == Py_True; return true; }
+    if (type == NPY_CFLOAT) {
+        double parts[2];
+        if (!any_number_at(number, NPY_CDOUBLE, (char *)parts)) return false;
+        float narrow[2] = {(float)parts[0], (float)parts[1]};
+        memcpy(where, narrow, 8);
+        return true;
+    }
     if (type != NPY_FLOAT32 && type != NPY_FLOAT64) return false;
     double value = PyFloat_AsDouble(number);
     if (value == -1.0 && PyErr_Occurred()) { PyErr_Clear(); return false; }
@@ -56,6 +68,30 @@ bool number_at(PyObject *number, int type, char *where) {
     else memcpy(where, &value, 8);
     return true;
 }
+
+/* The same where there is room for 16 bytes. */
+bool any_number_at(PyObject *number, int type, char *where) {
+    if (type != NPY_CDOUBLE) return number_at(number, type, where);
+    Py_complex value = {0.0, 0.0};
+    if (PyComplex_CheckExact(number)) value = ((PyComplexObject *)number)->cval;
+    else value.real = PyFloat_AsDouble(number);
+    if (value.real == -1.0 && PyErr_Occurred()) { PyErr_Clear(); return false; }
+    memcpy(where, &value, 16);
+    return true;
+}
+
+char *element_of(PyArrayObject *array, int type, npy_intp offset) {
+    int found = PyArray_TYPE(array);
+    npy_intp size = PyArray_ITEMSIZE(array);
+    if (found != type) {
+        if ((found == NPY_CFLOAT && type == NPY_FLOAT) || (found == NPY_CDOUBLE && type == NPY_DOUBLE)) size /= 2;
+        else if ((found == NPY_FLOAT && type == NPY_CFLOAT) || (found == NPY_DOUBLE && type == NPY_CDOUBLE)) size *= 2;
+        else return NULL;
+    }
+    return PyArray_BYTES(array) + offset * size;
+}
+
+static bool types_are_wide(int type) { return type == NPY_FLOAT64 || type == NPY_CDOUBLE; }
 
 /* One run of the innermost loop for every position of the dims around it. */
 typedef void (*Row)(const Kernel *, char **, npy_intp);
@@ -118,14 +154,15 @@ static void sum_row(const Kernel *kernel, char **pointers, npy_intp count) {
         for (npy_intp k = 0; k < count; k++, in += step[0]) *(double *)((char *)out + k * step[1]) += *(const float *)in;
 }
 
-/* The sum in `wide` of as many numbers as the result has, rounded once; its steps are those of float64. */
+/* The sum in `wide` of as many numbers as the result has, complex ones as two, rounded once; its steps are those of float64. */
 static bool sum(Kernel *kernel, char **pointers, float *out) {
-    double few[64], *wide = kernel->numel <= 64 ? few : PyMem_Malloc(kernel->numel * sizeof(double));
+    npy_intp count = kernel->out_type == NPY_CFLOAT ? 2 * kernel->numel : kernel->numel;
+    double few[64], *wide = count <= 64 ? few : PyMem_Malloc(count * sizeof(double));
     if (wide == NULL) return false;
-    for (npy_intp k = 0; k < kernel->numel; k++) wide[k] = 0.0;
+    for (npy_intp k = 0; k < count; k++) wide[k] = 0.0;
     pointers[1] = (char *)wide;
     every_row(kernel, pointers, sum_row);
-    for (npy_intp k = 0; k < kernel->numel; k++) out[k] = (float)wide[k];
+    for (npy_intp k = 0; k < count; k++) out[k] = (float)wide[k];
     if (wide != few) PyMem_Free(wide);
     return true;
 }
@@ -146,12 +183,18 @@ static void sigmoid_row(const Kernel *kernel, char **pointers, npy_intp count) {
 #define COPIED(Type) \
     for (npy_intp k = 0; k < count; k++) *(Type *)(out + k * there) = *(const Type *)(in + k * step);
 
+/* Elements that are moved as they are, by how many bytes they have. */
+typedef struct { uint64_t first, second; } Pair;
+#define BY_SIZE(size, MOVED) \
+    if ((size) == 4) { MOVED(uint32_t) } \
+    else if ((size) == 8) { MOVED(uint64_t) } \
+    else if ((size) == 16) { MOVED(Pair) } \
+    else if ((size) == 2) { MOVED(uint16_t) } \
+    else { MOVED(uint8_t) }
+
 static void copied(npy_intp size, const char *in, npy_intp step, char *out, npy_intp there, npy_intp count) {
     if (step == size && there == size) memcpy(out, in, count * size);
-    else if (size == 4) { COPIED(uint32_t) }
-    else if (size == 8) { COPIED(uint64_t) }
-    else if (size == 2) { COPIED(uint16_t) }
-    else { COPIED(uint8_t) }
+    else BY_SIZE(size, COPIED)
 }
 
 /* From n bytes behind the beginning on. */
@@ -167,10 +210,7 @@ static void copy_row(const Kernel *kernel, char **pointers, npy_intp count) {
 
 static void where_row(const Kernel *kernel, char **pointers, npy_intp count) {
     const npy_intp *step = kernel->steps[kernel->ndim - 1];
-    npy_intp size = kernel->m;
-    if (size == 4) { CHOSEN(uint32_t) }
-    else if (size == 8) { CHOSEN(uint64_t) }
-    else { CHOSEN(uint8_t) }
+    BY_SIZE(kernel->m, CHOSEN)
 }
 
 #define CONVERTED(From, To) \
@@ -184,7 +224,26 @@ static void where_row(const Kernel *kernel, char **pointers, npy_intp count) {
         default: CONVERTED(uint8_t, To) \
     }
 
-/* Between the types of `_CONVERTED` in `small.py`; bool and uint8 are bytes. */
+/* Complex numbers of complex ones, or of real ones. */
+#define BOTH(From, To, imaginary) \
+    for (npy_intp k = 0; k < count; k++) { \
+        const From *in = (const From *)(pointers[0] + k * step[0]); \
+        To *out = (To *)(pointers[1] + k * step[1]); \
+        out[0] = (To)in[0]; \
+        out[1] = (To)(imaginary); \
+    }
+#define BOTH_FROM(To) \
+    switch (kernel->types[0]) { \
+        case NPY_CFLOAT: BOTH(float, To, in[1]) break; \
+        case NPY_CDOUBLE: BOTH(double, To, in[1]) break; \
+        case NPY_FLOAT32: BOTH(float, To, 0) break; \
+        case NPY_FLOAT64: BOTH(double, To, 0) break; \
+        case NPY_INT32: BOTH(int32_t, To, 0) break; \
+        case NPY_LONG: BOTH(int64_t, To, 0) break; \
+        default: BOTH(uint8_t, To, 0) \
+    }
+
+/* Between the types of `_CONVERTED` in `small.py`, and from them and from complex numbers to complex ones; bool and uint8 are bytes. */
 static void cast_row(const Kernel *kernel, char **pointers, npy_intp count) {
     const npy_intp *step = kernel->steps[kernel->ndim - 1];
     switch (kernel->out_type) {
@@ -192,8 +251,24 @@ static void cast_row(const Kernel *kernel, char **pointers, npy_intp count) {
         case NPY_FLOAT64: CONVERTED_FROM(double) break;
         case NPY_LONG: CONVERTED_FROM(int64_t) break;
         case NPY_INT32: CONVERTED_FROM(int32_t) break;
+        case NPY_CFLOAT: BOTH_FROM(float) break;
+        case NPY_CDOUBLE: BOTH_FROM(double) break;
         default: CONVERTED_FROM(bool)
     }
+}
+
+/* x + i y */
+#define JOINED(Type) \
+    for (npy_intp k = 0; k < count; k++) { \
+        Type *out = (Type *)(pointers[2] + k * step[2]); \
+        out[0] = *(const Type *)(pointers[0] + k * step[0]); \
+        out[1] = *(const Type *)(pointers[1] + k * step[1]); \
+    }
+
+static void complex_row(const Kernel *kernel, char **pointers, npy_intp count) {
+    const npy_intp *step = kernel->steps[kernel->ndim - 1];
+    if (kernel->out_type == NPY_CFLOAT) { JOINED(float) }
+    else { JOINED(double) }
 }
 
 /* An element at the position along one dim that the index says: n positions, k bytes from one to the next. */
@@ -205,10 +280,7 @@ static inline npy_intp within(int64_t index, npy_intp extent) { return index < 0
 
 static void gather_row(const Kernel *kernel, char **pointers, npy_intp count) {
     const npy_intp *step = kernel->steps[kernel->ndim - 1];
-    npy_intp size = kernel->m;
-    if (size == 4) { PICKED(uint32_t) }
-    else if (size == 8) { PICKED(uint64_t) }
-    else { PICKED(uint8_t) }
+    BY_SIZE(kernel->m, PICKED)
 }
 
 /* Of m blocks of n slices of k bytes each, the slices that the index names. */
@@ -323,6 +395,7 @@ static void each_row(const Kernel *kernel, char **pointers, npy_intp count) {
 
 /* ------------------------------------------------------------------------------- a copy of the first operand that is written to */
 
+#define PUT_THERE(Type) PLACED(Type, =)
 #define PLACED(Type, sign) \
     for (npy_intp k = 0; k < count; k++) \
         *(Type *)(pointers[3] + k * step[3] + within(*(int64_t *)(pointers[1] + k * step[1]), kernel->n) * kernel->k) sign *(Type *)(pointers[2] + k * step[2]);
@@ -335,9 +408,7 @@ static void put_row(const Kernel *kernel, char **pointers, npy_intp count) {
         else if (kernel->out_type == NPY_FLOAT64) { PLACED(double, +=) }
         else { PLACED(uint64_t, +=) }
     }
-    else if (kernel->m == 4) { PLACED(uint32_t, =) }
-    else if (kernel->m == 8) { PLACED(uint64_t, =) }
-    else { PLACED(uint8_t, =) }
+    else BY_SIZE(kernel->m, PUT_THERE)
 }
 
 /* A view that begins n bytes behind the first. */
@@ -374,6 +445,9 @@ static void draw(uint64_t key, uint64_t offset, npy_intp count, uint64_t *out) {
     ((Type)function)(ROW_MAJOR, a, b, (Int)kernel->m, (Int)kernel->n, (Int)kernel->k, (Real)1, (const Real *)pointers[0], (Int)lda, \
                      (const Real *)pointers[1], (Int)ldb, (Real)0, (Real *)pointers[2], (Int)kernel->n)
 
+#define CALLED_COMPLEX(Type, function) \
+    ((Type)function)(ROW_MAJOR, a, b, kernel->m, kernel->n, kernel->k, one, pointers[0], lda, pointers[1], ldb, zero, pointers[2], kernel->n)
+
 /* The product of two matrices whose rows or columns lie side by side; `rows`: their strides in elements. */
 static void product(const Kernel *kernel, char **pointers, npy_intp rows[][2]) {
     npy_intp lda = rows[0][0], ldb = rows[1][0];
@@ -384,7 +458,14 @@ static void product(const Kernel *kernel, char **pointers, npy_intp rows[][2]) {
     npy_intp least_a = a == PLAIN ? kernel->k : kernel->m, least_b = b == PLAIN ? kernel->n : kernel->k;
     if (lda < least_a) lda = least_a;
     if (ldb < least_b) ldb = least_b;
-    if (kernel->out_type == NPY_FLOAT32) {
+    if (PyTypeNum_ISCOMPLEX(kernel->out_type)) {
+        static const float one_single[2] = {1}, none_single[2] = {0};
+        static const double one_twice[2] = {1}, none_twice[2] = {0};
+        bool narrow = kernel->out_type == NPY_CFLOAT;
+        void *function = narrow ? blas.pairs : blas.wide_pairs;
+        const void *one = narrow ? (const void *)one_single : one_twice, *zero = narrow ? (const void *)none_single : none_twice;
+        if (blas.wide) CALLED_COMPLEX(Complex64, function); else CALLED_COMPLEX(Complex32, function);
+    } else if (kernel->out_type == NPY_FLOAT32) {
         if (blas.wide) CALLED(Single64, int64_t, float, blas.single); else CALLED(Single32, int, float, blas.single);
     } else {
         if (blas.wide) CALLED(Double64, int64_t, double, blas.twice); else CALLED(Double32, int, double, blas.twice);
@@ -427,6 +508,58 @@ static void product_row(const Kernel *kernel, char **pointers, npy_intp count) {
     }
 }
 
+/* Numbers of single precision as double, and back; `parts`: of each, which lie side by side. */
+#define SPREAD(name, From, To) \
+    static void name(const char *in, npy_intp outer, npy_intp step, npy_intp count, npy_intp between, int parts, char *out, npy_intp around, npy_intp there) { \
+        for (npy_intp j = 0; j < outer; j++) \
+            if (between == parts * (npy_intp)sizeof(From) && there == parts * (npy_intp)sizeof(To)) { \
+                const From *from = (const From *)(in + j * step); \
+                To *to = (To *)(out + j * around); \
+                for (npy_intp k = 0; k < count * parts; k++) to[k] = (To)from[k]; \
+            } else for (npy_intp k = 0; k < count; k++) \
+                for (int part = 0; part < parts; part++) \
+                    ((To *)(out + j * around + k * there))[part] = (To)((const From *)(in + j * step + k * between))[part]; \
+    }
+SPREAD(widened, float, double)
+SPREAD(narrowed, double, float)
+
+/* A generalised loop for every position of the dims around the one that is transformed, without a factor: n numbers become k. In double precision, as
+   NumPy does. */
+static void transform_row(const Kernel *kernel, char **pointers, npy_intp count) {
+    const npy_intp *step = kernel->steps[kernel->ndim - 1];
+    npy_intp sizes[3] = {count, kernel->n, kernel->k}, steps[5] = {step[0], 0, step[1], kernel->rows[0][0], kernel->rows[0][1]};
+    double one = 1.0;
+    if (types_are_wide(kernel->out_type)) {
+        char *args[3] = {pointers[0], (char *)&one, pointers[1]};
+        kernel->loop(args, sizes, steps, kernel->data);
+        return;
+    }
+    int parts = PyTypeNum_ISCOMPLEX(kernel->types[0]) ? 2 : 1, made = PyTypeNum_ISCOMPLEX(kernel->out_type) ? 2 : 1;
+    npy_intp from = 8 * parts, to = 8 * made, wide[5] = {from * kernel->n, 0, to * kernel->k, from, to};
+    char *args[3] = {kernel->scratch, (char *)&one, kernel->scratch + count * wide[0]};
+    widened(pointers[0], count, steps[0], kernel->n, steps[3], parts, args[0], wide[0], from);
+    kernel->loop(args, sizes, wide, kernel->data);
+    narrowed(args[2], count, wide[2], kernel->k, to, made, pointers[1], steps[2], steps[4]);
+}
+
+/* And what it gave times the factor, if there is one. */
+static bool transform(Kernel *kernel, char **pointers, char *out) {
+    if (!types_are_wide(kernel->out_type)) {
+        kernel->scratch = PyMem_Malloc(16 * kernel->dims[kernel->ndim - 1] * (kernel->n + kernel->k));
+        if (kernel->scratch == NULL) return false;
+    }
+    every_row(kernel, pointers, transform_row);
+    PyMem_Free(kernel->scratch);
+    kernel->scratch = NULL;
+    if (kernel->second == NULL) return true;
+    npy_intp size = PyTypeNum_ISCOMPLEX(kernel->out_type) ? 8 : 4, count = kernel->numel;
+    if (types_are_wide(kernel->out_type)) size *= 2;
+    npy_intp steps[3] = {size, 0, size};
+    char *args[3] = {out, kernel->start, out};
+    kernel->second(args, &count, steps, kernel->second_data);
+    return true;
+}
+
 bool run_kernel(Kernel *kernel, char **pointers, char *out) {
     pointers[kernel->inputs] = out;
     if (kernel->kind == SUM) return sum(kernel, pointers, (float *)out);
@@ -452,6 +585,8 @@ bool run_kernel(Kernel *kernel, char **pointers, char *out) {
             memcpy(out, pointers[0], kernel->sizes[0] * kernel->m);
             every_row(kernel, pointers, kernel->kind == UPDATE ? update_row : put_row);
             break;
+        case PARTS: every_row(kernel, pointers, complex_row); break;
+        case TRANSFORM: return transform(kernel, pointers, out);
         case COUNT: count_up(kernel, out); break;
         case RANDOM: random_bits(kernel, pointers, (uint64_t *)out); break;
         default: product(kernel, pointers, kernel->rows);
@@ -465,7 +600,7 @@ static PyObject *call(PyObject *self, PyObject *const *args, size_t given, PyObj
     Kernel *kernel = (Kernel *)self;
     Py_ssize_t count = PyVectorcall_NARGS(given);
     char *pointers[MOST_INPUTS + 1];
-    double numbers[MOST_INPUTS];
+    double numbers[MOST_INPUTS][2];
     npy_intp rows[MOST_INPUTS][2];
     PyObject *copies[MOST_INPUTS] = {NULL}, *out = NULL;
     bool fits = count == kernel->inputs && names == NULL;
@@ -484,9 +619,9 @@ static PyObject *call(PyObject *self, PyObject *const *args, size_t given, PyObj
                 fits = copies[k] != NULL;
                 if (fits) pointers[k] = PyArray_BYTES((PyArrayObject *)copies[k]);
             }
-        } else if (kernel->sizes[k] == 1 && (PyFloat_CheckExact(x) || PyLong_CheckExact(x) || PyBool_Check(x))) {
-            pointers[k] = (char *)&numbers[k];
-            fits = number_at(x, kernel->types[k], pointers[k]);
+        } else if (kernel->sizes[k] == 1 && (PyFloat_CheckExact(x) || PyLong_CheckExact(x) || PyBool_Check(x) || PyComplex_CheckExact(x))) {
+            pointers[k] = (char *)numbers[k];
+            fits = any_number_at(x, kernel->types[k], pointers[k]);
         } else
             fits = false;
     }
@@ -617,7 +752,7 @@ static bool find_loop(PyObject *function, const int *types, int count, PyUFuncGe
     for (int k = 0; k < ufunc->ntypes; k++) {
         bool same = true;
         for (int j = 0; j < count; j++) same = same && ufunc->types[k * count + j] == types[j];
-        if (same) { *loop = ufunc->functions[k]; *data = ufunc->data[k]; return *loop != NULL; }
+        if (same) { *loop = ufunc->functions[k]; *data = ufunc->data == NULL ? NULL : ufunc->data[k]; return *loop != NULL; }
     }
     return false;
 }
@@ -655,7 +790,7 @@ static PyObject *create(PyTypeObject *type, PyObject *args, PyObject *names) {
     kernel->k = sizes_of[2];
     for (Py_ssize_t k = 0; ok && k < given; k++) ok = intps(PyTuple_GET_ITEM(rows, k), kernel->rows[k], 2, &count);
     if (ok && (kind == PRODUCT || kind == BATCH))
-        ok = given == 2 && blas.single != NULL && takes(kernel->m, kernel->k, kernel->rows[0]) && takes(kernel->k, kernel->n, kernel->rows[1]);
+        ok = given == 2 && blas.single != NULL && (!PyTypeNum_ISCOMPLEX(out_type) || (blas.pairs != NULL && blas.wide_pairs != NULL)) && takes(kernel->m, kernel->k, kernel->rows[0]) && takes(kernel->k, kernel->n, kernel->rows[1]);
     ok = ok && intps(dims, kernel->dims, MOST_DIMS, &ndim) && PyTuple_GET_SIZE(steps) == ndim;
     kernel->ndim = (int)ndim;
     for (Py_ssize_t d = 0; ok && d < ndim; d++)
@@ -664,7 +799,16 @@ static PyObject *create(PyTypeObject *type, PyObject *args, PyObject *names) {
     int wanted[4] = {0};
     for (int k = 0; k < kernel->inputs; k++) wanted[k] = kernel->types[k];
     if (kind == RELU || kind == REDUCE) { wanted[1] = wanted[2] = wanted[0]; ok = ok && find_loop(ufunc, wanted, 3, &kernel->loop, &kernel->data); }
-    if (kind == REDUCE) ok = ok && number_at(start, out_type, kernel->start);
+    if (kind == REDUCE) ok = ok && any_number_at(start, out_type, kernel->start);
+    if (kind == TRANSFORM) {
+        int numbers[3] = {out_type, out_type, out_type};
+        wanted[0] = PyTypeNum_ISCOMPLEX(kernel->types[0]) ? NPY_CDOUBLE : NPY_FLOAT64;
+        wanted[1] = NPY_FLOAT64;
+        wanted[2] = PyTypeNum_ISCOMPLEX(out_type) ? NPY_CDOUBLE : NPY_FLOAT64;
+        ok = ok && given == 1 && PyTuple_GET_SIZE(ufuncs) == 2 && find_loop(ufunc, wanted, 3, &kernel->loop, &kernel->data);
+        if (ok && start != Py_None)
+            ok = any_number_at(start, out_type, kernel->start) && find_loop(PyTuple_GET_ITEM(ufuncs, 1), numbers, 3, &kernel->second, &kernel->second_data);
+    }
     if (kind == ROWS) ok = ok && ufunc != NULL && (kernel->row = find_row_function(ufunc, kernel->types[0])) != NULL && kernel->k <= MOST_RANKS;
     if (kind == SIGMOID) {
         wanted[1] = wanted[0];

@@ -18,7 +18,7 @@
 #define PLACES 4
 #define MOST_RANKS 64
 
-enum { ELEMENTWISE, SIGMOID, RELU, REDUCE, PRODUCT, COPY, WHERE, SUM, CAST, RANDOM, LOOKUP, GATHER, JOIN, ROWS, COUNT, BATCH, UPDATE, PUT, PUT_ADD };
+enum { ELEMENTWISE, SIGMOID, RELU, REDUCE, PRODUCT, COPY, WHERE, SUM, CAST, RANDOM, LOOKUP, GATHER, JOIN, ROWS, COUNT, BATCH, UPDATE, PUT, PUT_ADD, PARTS, TRANSFORM };
 
 typedef struct { PyObject *code, *edge; int position; } Place;
 
@@ -36,10 +36,11 @@ struct Kernel {
     npy_intp dims[MOST_DIMS], steps[MOST_DIMS][MOST_INPUTS + 1], sizes[MOST_INPUTS], rows[MOST_INPUTS][2];
     npy_intp numel, out_dims[MOST_DIMS], m, n, k; /* m, n, k: extents of a product; of other kinds see `small.py` */
     int types[MOST_INPUTS], out_type;
-    char start[8]; /* of a reduction */
+    char start[16]; /* of a reduction; the factor of a transform */
     PyUFuncGenericFunction loop, second;
     Row_Function row;
     void *data, *second_data;
+    char *scratch; /* of one run */
     PyObject *function; /* the same by a routine of Python's */
     PyObject *layout, *memory; /* how the result is seen, and as which value it lies in memory */
     Place places[PLACES];
@@ -51,7 +52,9 @@ extern PyTypeObject Kernel_Type;
 bool run_kernel(Kernel *kernel, char **pointers, char *out);
 PyArrayObject *memory_in(PyObject *storage); /* or NULL */
 PyArrayObject *memory_of(PyObject *t); /* of a tensor's storage, or NULL */
-bool number_at(PyObject *number, int type, char *where);
+bool number_at(PyObject *number, int type, char *where); /* of at most 8 bytes */
+bool any_number_at(PyObject *number, int type, char *where); /* of 16, too */
+char *element_of(PyArrayObject *array, int type, npy_intp offset); /* in elements of `type`, as which a view may show the memory; or NULL */
 PyObject *shown_from(PyArrayObject *flat, PyObject *layout, npy_intp first); /* beginning at another element than the layout says */
 PyObject *shown(PyArrayObject *flat, PyObject *layout); /* a view of memory under a layout; NULL without an error where types differ or there is nothing */
 PyObject *set_blas(PyObject *module, PyObject *args);

@@ -66,12 +66,14 @@ PyObject *record_binary(PyObject *module, PyObject *const *args, Py_ssize_t coun
     PyObject *op = args[0], *a = args[2], *b = args[3], *edge = NULL, *out = NULL, *number = NULL, *real = NULL;
     if (count != 4 || known.local == NULL || !is_tensor(a)) return Py_NewRef(Py_None);
     bool two = is_tensor(b), whole = !two && PyLong_CheckExact(b);
-    if (!two && !whole && !PyFloat_CheckExact(b)) return Py_NewRef(Py_None);
+    if (!two && !whole && !PyFloat_CheckExact(b) && !PyComplex_CheckExact(b)) return Py_NewRef(Py_None);
     PyObject *dtype = AT(AT(a, Tensor.at._layout), Layout.at.dtype);
     long category = two ? 0 : PyLong_AsLong(AT(dtype, DType.at.category));
-    bool integers = whole && category == 1; /* both are, and the result is of the tensor's type; recorded by Python */
-    if (two ? AT(AT(b, Tensor.at._layout), Layout.at.dtype) != dtype : category != 2 && !integers) return Py_NewRef(Py_None);
-    if (whole && !integers) { /* an integer beside floats counts as one; Python says what is wrong with one that is too large */
+    /* Both are integers, or a number counts as a complex one: the result is of the tensor's type; recorded by Python. */
+    bool integers = whole && category == 1, complex = !two && category == 3;
+    if (two ? AT(AT(b, Tensor.at._layout), Layout.at.dtype) != dtype : !integers && !complex && (category != 2 || PyComplex_CheckExact(b)))
+        return Py_NewRef(Py_None);
+    if (whole && category == 2) { /* an integer beside floats counts as one; Python says what is wrong with one that is too large */
         double value = PyLong_AsDouble(b);
         b = real = value == -1.0 && PyErr_Occurred() ? NULL : PyFloat_FromDouble(value);
         if (b == NULL) { PyErr_Clear(); return Py_NewRef(Py_None); }
@@ -79,7 +81,7 @@ PyObject *record_binary(PyObject *module, PyObject *const *args, Py_ssize_t coun
     PyObject *state = current_state();
     if (state == NULL) { Py_XDECREF(real); return NULL; }
     PyObject *trace = AT(state, State.at.trace);
-    if (integers || !Py_IS_TYPE(trace, Trace.type)) {
+    if (integers || complex || !Py_IS_TYPE(trace, Trace.type)) {
         if (Py_IS_TYPE(trace, eager_type)) out = eager_binary(state, op, args[1], a, b, two);
         Py_XDECREF(real);
         Py_DECREF(state);

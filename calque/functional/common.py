@@ -15,6 +15,7 @@ from calque.base.native import hot
 from calque.base.text import shown, type_name
 from calque.ops.opdef import get, no_complex
 from calque.record.live import LIVE
+from calque.record.novel import possible
 from calque.record.recorder import local
 from calque.run.interrupt import of_handler
 from calque.tensor import TENSOR_TYPES, Tensor, record, unary, wrap
@@ -201,6 +202,10 @@ def _common_dtype(*operands: Any) -> dt.DType:
 
 def complex_number(value: Any, dtype: dt.DType) -> Tensor:
     """A number as a 0-d tensor of a complex type; its parts are run-time arguments of a program as other numbers are."""
+    if (trace := local.state.trace).eager and possible(local.state):
+        full = get("full"), ((value, dtype),), ((),)
+        found = None if hot is None else hot.record(*full, False)
+        return trace.record(*full) if found is None else found
     if isinstance(value, complex):
         parts = value.real, value.imag
     else:

@@ -26,6 +26,7 @@ from calque.functional.placing import placed
 from calque.functional.precision import full_precision
 from calque.functional.views import int_tuple, permute
 from calque.functional.windows import narrow
+from calque.record.recorder import local
 from calque.tensor import Tensor
 
 LAST_TWO = (-2, -1)
@@ -129,13 +130,22 @@ def _by_stride(x: Tensor, dims: Sequence[int]) -> list[int]:
     return sorted(dims, key=lambda d: -x._layout.strides[d])
 
 
+def _one_by_one(x: Tensor, dims: Sequence[int], inverse: bool, scale: float) -> Tensor:
+    """Complex to complex; where it is computed at once over one dim after the other, as NumPy does, by kernels."""
+    places = list(dims)
+    if local.state.trace.eager and not x._requires_grad:
+        while len(places) > 1:
+            x = prim("fft_c2c", x, (places.pop(),), inverse, 1.0)
+    return prim("fft_c2c", x, tuple(places), inverse, scale)
+
+
 def _c2c(op: str, x: Tensor, dims: Shape, norm: str | None, inverse: bool, forward: bool | None = None) -> Tensor:
     """Complex to complex over dims whose extents are right. `forward`: which of the pair decides on the factor."""
     forward = not inverse if forward is None else forward
     scale = scale_of(op, norm, [x._layout.shape[d] for d in dims], forward)
     if not dims:
         return x
-    return _arranged(x, _by_stride(x, dims), lambda y, places: prim("fft_c2c", y, places, inverse, scale))
+    return _arranged(x, _by_stride(x, dims), lambda y, places: _one_by_one(y, places, inverse, scale))
 
 
 def _complex(op: str, input: Tensor, s: Any, dim: Any, norm: str | None, inverse: bool) -> Tensor:
@@ -186,7 +196,7 @@ def _to_real(op: str, input: Tensor, s: Any, dim: Any, norm: str | None, forward
     return _arranged(conj(x) if forward else x, dims[-1:], lambda y, places: prim("fft_c2r", y, places[0], n, scale))
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def fft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The discrete Fourier transform along `dim`, of n elements (cut, or filled up with zeros): (*) -> (*), complex.
@@ -198,42 +208,42 @@ def fft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = N
     return _given("fft", _complex("fft", input, *_one("fft", input, n, dim), norm, False), out)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def ifft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `fft` along `dim`: (*) -> (*), complex."""
     return _given("ifft", _complex("ifft", input, *_one("ifft", input, n, dim), norm, True), out)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def fft2(input: Tensor, s: Any = None, dim: Any = LAST_TWO, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The Fourier transform over two dims, of extents `s`: (*) -> (*), complex."""
     return _given("fft2", _complex("fft2", input, s, dim, norm, False), out)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def ifft2(input: Tensor, s: Any = None, dim: Any = LAST_TWO, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `fft2`: (*) -> (*), complex."""
     return _given("ifft2", _complex("ifft2", input, s, dim, norm, True), out)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def fftn(input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The Fourier transform over `dim` (by default the last len(s), or all), of extents `s`: (*) -> (*), complex."""
     return _given("fftn", _complex("fftn", input, s, dim, norm, False), out)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def ifftn(input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `fftn`: (*) -> (*), complex."""
     return _given("ifftn", _complex("ifftn", input, s, dim, norm, True), out)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def rfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The frequencies 0..n // 2 of the transform of real numbers; the others are their conjugates: (*, n) -> (*, n // 2 + 1), complex.
@@ -245,77 +255,77 @@ def rfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = 
     return _given("rfft", _from_real("rfft", input, *_one("rfft", input, n, dim), norm, True), out)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def irfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `rfft`: (*, m) -> (*, n), real; n is 2 (m - 1) unless given. Imaginary parts of frequency 0 and n / 2 do not count."""
     return _given("irfft", _to_real("irfft", input, *_one("irfft", input, n, dim), norm, False), out)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def rfft2(input: Tensor, s: Any = None, dim: Any = LAST_TWO, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """`rfft` along the last of two dims, and `fft` along the other: (*) real -> (*) complex."""
     return _given("rfft2", _from_real("rfft2", input, s, dim, norm, True), out)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def irfft2(input: Tensor, s: Any = None, dim: Any = LAST_TWO, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `rfft2`: (*) complex -> (*) real."""
     return _given("irfft2", _to_real("irfft2", input, s, dim, norm, False), out)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def rfftn(input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """`rfft` along the last of the dims, and `fft` along the others: (*) real -> (*) complex."""
     return _given("rfftn", _from_real("rfftn", input, s, dim, norm, True), out)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def irfftn(input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `rfftn`: (*) complex -> (*) real."""
     return _given("irfftn", _to_real("irfftn", input, s, dim, norm, False), out)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def hfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The transform of a signal whose other half are the conjugates of this one: (*, m) complex -> (*, n) real, n = 2 (m - 1) unless given."""
     return _given("hfft", _to_real("hfft", input, *_one("hfft", input, n, dim), norm, True), out)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def ihfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `hfft`: (*, n) real -> (*, n // 2 + 1) complex."""
     return _given("ihfft", _from_real("ihfft", input, *_one("ihfft", input, n, dim), norm, False), out)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def hfft2(input: Tensor, s: Any = None, dim: Any = LAST_TWO, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """`hfft` along the last of two dims, and `fft` along the other: (*) complex -> (*) real."""
     return _given("hfft2", _to_real("hfft2", input, s, dim, norm, True), out)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def ihfft2(input: Tensor, s: Any = None, dim: Any = LAST_TWO, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `hfft2`: (*) real -> (*) complex."""
     return _given("ihfft2", _from_real("ihfft2", input, s, dim, norm, False), out)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def hfftn(input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """`hfft` along the last of the dims, and `fft` along the others: (*) complex -> (*) real."""
     return _given("hfftn", _to_real("hfftn", input, s, dim, norm, True), out)
 
 
-@public(of="fft")
+@public(of="fft", steps=True)
 @full_precision
 def ihfftn(input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `hfftn`: (*) real -> (*) complex."""

@@ -34,6 +34,16 @@ def _to_real(dtypes: Sequence[DType], attrs: Attrs) -> DType:
     return dtypes[0].to_real()
 
 
+def loop_of(op: OpDef, attrs: Attrs, n: int) -> np.ufunc | None:
+    """What NumPy has behind its functions for n numbers along one dim: (numbers, factor) -> numbers. None if that is kept elsewhere."""
+    if op is _C2C:
+        name = "ifft" if attrs[1] else "fft"
+    else:
+        name = "irfft" if op is _C2R else "rfft_n_odd" if n % 2 else "rfft_n_even"
+    found = getattr(getattr(np.fft, "_pocketfft_umath", None), name, None)
+    return found if isinstance(found, np.ufunc) else None
+
+
 def _scaled(x: Array, scale: float) -> Array:
     return np.asarray(x) if scale == 1.0 else np.multiply(x, scale, dtype=x.dtype)
 
@@ -76,7 +86,7 @@ def _c2r_gradient(F: Any, g: Any, c: Any) -> Any:
     return _weighted(F, F.prim("fft_r2c", g, dim, scale), dim, n, 2.0)
 
 
-register(
+_C2C = register(
     OpDef(
         "fft_c2c",
         "opaque",
@@ -91,7 +101,7 @@ register(
         complex="direct",
     )
 )
-register(
+_R2C = register(
     OpDef(
         "fft_r2c",
         "opaque",
@@ -106,7 +116,7 @@ register(
         dtypes=("float64",),
     )
 )
-register(
+_C2R = register(
     OpDef(
         "fft_c2r",
         "opaque",
@@ -122,3 +132,4 @@ register(
         complex="direct",
     )
 )
+TRANSFORMS = (_C2C, _R2C, _C2R)

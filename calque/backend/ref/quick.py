@@ -67,7 +67,8 @@ class QuickRoutine:
 def ufunc_of(op: OpDef, kind: DType | None, dtype: DType) -> Any:
     """What computes a primitive of operands that all are of one type, or None."""
     found = (_SAME.get(op) if dtype is kind else _COMPARED.get(op)) if kind in WHOLE else _SAME_INTEGERS.get(op) if dtype is kind is int64 else None
-    whole = kind in WHOLE or (kind is not None and kind.category < 2 and not kind.hosted)  # nothing is rounded that the definition does not round
+    # Nothing is rounded that the definition does not round.
+    whole = kind in WHOLE or (kind is not None and (kind.category < 2 or kind.category == 3) and not kind.stored)
     return op.ref if found is None and whole and isinstance(op.ref, np.ufunc) else found
 
 

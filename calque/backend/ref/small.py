@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calque.backend.ref import quick
-from calque.base.dtypes import DType, bool_, float32, float64, int32, int64, uint8
+from calque.base.dtypes import COMPLEX, DType, bool_, complex64, complex128, float32, float64, int32, int64, uint8
 from calque.base.layout import Layout
 from calque.base.native import hot
 from calque.base.shapes import Shape, contiguous_strides, is_contiguous, view_bounds
+from calque.ops.fft import TRANSFORMS, loop_of
 from calque.ops.opdef import OpDef, get
 
 (ELEMENTWISE, SIGMOID, RELU, REDUCE, PRODUCT, COPY, WHERE, SUM, CAST, RANDOM, LOOKUP, GATHER, JOIN, ROWS, COUNT, BATCH, UPDATE, PUT,
- PUT_ADD) = range(19)
+ PUT_ADD, PARTS, TRANSFORM) = range(21)
 MOST_DIMS, MOST_INPUTS = 8, 3
 SHORT = 8  # turns of an innermost loop that are hardly worth to begin it
 Operand = tuple[Shape, Shape, DType]
@@ -34,14 +35,14 @@ _NUMBERS = (float32, float64, int64)
 _LEAST, _LARGEST = ({float32: sign * np.inf, float64: sign * np.inf, int64: end} for sign, end in ((-1, -(1 << 63)), (1, (1 << 63) - 1)))
 _REDUCED: dict[OpDef, tuple[Any, dict[DType, Any]]] = {  # whose loop, and what it begins with
     get("amax"): (np.maximum, _LEAST), get("amin"): (np.minimum, _LARGEST), get("any"): (np.logical_or, {bool_: False}),
-    get("all"): (np.logical_and, {bool_: True}), get("sum"): (np.add, dict.fromkeys(_NUMBERS, 0)),
+    get("all"): (np.logical_and, {bool_: True}), get("sum"): (np.add, dict.fromkeys((*_NUMBERS, complex64, complex128), 0)),
 }  # fmt: skip
 _SIGMOID, _RELU, _SUM, _CAST, _ARGSORT, _RANKED = get("sigmoid"), get("relu"), get("sum"), get("cast"), get("argsort"), get("ranked")
 _PRODUCT_OF = get("prod")
 _ADDED, _PUT = (get("index_add"), get("scatter_add")), (get("index_put"), get("scatter"))
 _SLICES = (_ADDED[0], _PUT[0])
 _CONVERTED = (bool_, uint8, int32, int64, float32, float64)
-_MOVED = (1, 4, 8)  # bytes of what is picked and put one by one
+_MOST = 16  # bytes of an element that is moved
 _BLAS = [(f"{prefix}cblas_{{}}gemm{bits}", bool(bits)) for prefix in ("scipy_", "") for bits in ("64_", "")]
 
 
@@ -66,9 +67,9 @@ def has_products() -> bool:
     except (AttributeError, OSError, TypeError):
         return False
     for name, wide in _BLAS:  # a name is looked up in what that module was linked with, too
-        single, double = name.format("s"), name.format("d")
-        if hasattr(library, single) and hasattr(library, double):
-            addresses = [ctypes.cast(library[each], ctypes.c_void_p).value for each in (single, double)]
+        names = [name.format(kind) for kind in "sdcz"]
+        if all(hasattr(library, each) for each in names):
+            addresses = [ctypes.cast(library[each], ctypes.c_void_p).value for each in names]
             hot.set_blas(*addresses, wide)
             return True
     return False
@@ -82,10 +83,10 @@ def kernel_of(
     """The kernel of a primitive whose operands lie in memory like this, and whose result fills a block of memory with the strides `out`; None if
     there is none. `layout`, `memory`: of the result, as it is seen, and as one row-major value. `large`: only backward passes run it."""
     sizes = tuple([prod(s) for s, _, _ in operands])
-    if hot is None or 0 in sizes or 0 in shape or len(shape) > MOST_DIMS or len(operands) > MOST_INPUTS or dtype.hosted:
+    if hot is None or 0 in sizes or 0 in shape or len(shape) > MOST_DIMS or len(operands) > MOST_INPUTS or dtype.stored:
         return None
     for _, _, each in operands:
-        if each.np.isbuiltin != 1 or each.hosted:
+        if each.np.isbuiltin != 1 or each.stored:
             return None
     found = _DESCRIBED.get(op, _elementwise)(Wanted(op, attrs, operands, shape, out, dtype))
     if found is None:
@@ -136,7 +137,8 @@ def _elementwise(w: Wanted) -> Computation | None:
 
 
 def _cast(w: Wanted) -> Computation | None:
-    return Computation(CAST, *w.loops()) if w.kind in _CONVERTED and w.dtype in (*_NUMBERS, bool_, int32) else None
+    fits = w.kind in _CONVERTED and w.dtype in (*_NUMBERS, bool_, int32) or w.kind in (*_CONVERTED, *COMPLEX) and w.dtype in COMPLEX
+    return Computation(CAST, *w.loops()) if fits else None
 
 
 def _random(w: Wanted) -> Computation | None:
@@ -158,26 +160,26 @@ def longer_inside(dims: Shape, steps: tuple[Shape, ...]) -> tuple[Shape, tuple[S
 
 
 def _copy(w: Wanted) -> Computation | None:
-    return Computation(COPY, *w.loops(), extents=(w.dtype.itemsize,)) if w.kind is w.dtype and w.dtype.itemsize <= 8 else None
+    return Computation(COPY, *w.loops(), extents=(w.dtype.itemsize,)) if w.kind is w.dtype and w.dtype.itemsize <= _MOST else None
 
 
 def _view(w: Wanted) -> Computation | None:
     """A copy of what a view of a row-major value shows."""
     (base, strides, kind), (shape, steps, offset), size = w.operands[0], w.attrs, w.dtype.itemsize
     low, high = view_bounds(shape, steps, offset)
-    if size > 8 or strides != contiguous_strides(base) or low < 0 or high >= prod(base):
+    if size > _MOST or strides != contiguous_strides(base) or low < 0 or high >= prod(base):
         return None
     return Computation(COPY, *nest([(shape, steps, kind)], shape, w.out, kind), extents=(size, offset * size))
 
 
 def _where(w: Wanted) -> Computation | None:
-    fits = [kind for *_, kind in w.operands] == [bool_, w.dtype, w.dtype] and w.dtype.itemsize in _MOVED
+    fits = [kind for *_, kind in w.operands] == [bool_, w.dtype, w.dtype]
     return Computation(WHERE, *w.loops(), extents=(w.dtype.itemsize,)) if fits else None
 
 
 def _gather(w: Wanted) -> Computation | None:
     dim, (first, strides, kind), (_, _, whole), size = w.attrs[0], *w.operands, w.dtype.itemsize
-    if whole is not int64 or size not in _MOVED:
+    if whole is not int64:
         return None
     there = tuple([0 if d == dim else stride for d, stride in enumerate(strides)])
     loops = nest([(w.shape, there, kind), w.operands[1]], w.shape, w.out, kind)
@@ -187,14 +189,14 @@ def _gather(w: Wanted) -> Computation | None:
 def _look_up(w: Wanted) -> Computation | None:
     """Whole slices, of row-major operands."""
     dim, (first, _, kind), (_, _, whole) = w.attrs[0], *w.operands
-    if whole is not int64 or kind.itemsize > 8 or not _row_major(w):
+    if whole is not int64 or kind.itemsize > _MOST or not _row_major(w):
         return None
     return Computation(LOOKUP, extents=(prod(first[:dim]), first[dim], prod(first[dim + 1 :]) * kind.itemsize))
 
 
 def _join(w: Wanted) -> Computation | None:
     dim, size = w.attrs[0], w.dtype.itemsize
-    if w.kind is not w.dtype or size > 8 or not _row_major(w):
+    if w.kind is not w.dtype or size > _MOST or not _row_major(w):
         return None
     inner = prod(w.shape[dim + 1 :]) * size
     return Computation(JOIN, extents=(prod(w.shape[:dim]),), rows=tuple([(s[dim] * inner, 0) for s, *_ in w.operands]))
@@ -244,7 +246,7 @@ def _rows(name: str, operand: Operand, dim: int, out: Shape, kind: DType, start:
 def _update(w: Wanted) -> Computation | None:
     """A value that is written to a part of another one, of which no element is named twice."""
     (base, strides, _), value, (part, steps, offset) = w.operands[0], w.operands[1], w.attrs
-    if w.kind is not w.dtype or w.dtype.itemsize > 8 or strides != contiguous_strides(base) or value[0] != part:
+    if w.kind is not w.dtype or w.dtype.itemsize > _MOST or strides != contiguous_strides(base) or value[0] != part:
         return None
     reach = 0
     for stride, n in sorted(zip(steps, part, strict=True)):
@@ -264,7 +266,7 @@ def _put(w: Wanted) -> Computation | None:
     added, dim, size = w.op in _ADDED, w.attrs[0], kind.itemsize
     if not base or strides != contiguous_strides(base) or whole is not int64 or kind is not also:
         return None
-    if kind not in _NUMBERS if added else size not in _MOVED:
+    if added and kind not in _NUMBERS:
         return None
     if w.op in _SLICES:  # the dims of the index stand in the place of one of the source's
         more = len(source) - dim - len(index)
@@ -280,7 +282,7 @@ def _put(w: Wanted) -> Computation | None:
 def _product(w: Wanted) -> Computation | None:
     """A product of matrices whose rows or columns lie side by side, without overlap; or one for every position of the dims before."""
     (a, left, _), (b, right, _) = w.operands
-    if w.kind not in quick.WHOLE or min(len(a), len(b)) < 2 or prod(w.shape) * a[-1] >= _LARGE or not has_products():
+    if w.kind not in (*quick.WHOLE, *COMPLEX) or min(len(a), len(b)) < 2 or prod(w.shape) * a[-1] >= _LARGE or not has_products():
         return None
     rows = (left[-2:], right[-2:])
     for s, strides in ((a[-2:], rows[0]), (b[-2:], rows[1])):
@@ -295,6 +297,27 @@ def _product(w: Wanted) -> Computation | None:
     return Computation(BATCH, *nest(batch, w.shape[:-2], w.out[:-2], w.dtype), extents=extents, rows=rows)
 
 
+def _complex(w: Wanted) -> Computation | None:
+    return Computation(PARTS, *w.loops())
+
+
+def _transform(w: Wanted) -> Computation | None:
+    """A Fourier transform along one dim."""
+    (given, strides, kind), dims, scale = w.operands[0], w.attrs[0], w.attrs[-1]
+    dims = dims if isinstance(dims, tuple) else (dims,)
+    if len(dims) != 1:
+        return None
+    dim = dims[0]
+    n = given[dim]
+    loop = loop_of(w.op, w.attrs, n)
+    if loop is None:
+        return None
+    others = (*given[:dim], 1, *given[dim + 1 :])
+    loops = nest([(others, strides, kind)], others, w.out, w.dtype)
+    rows = ((strides[dim] * kind.itemsize, w.out[dim] * w.dtype.itemsize),)
+    return Computation(TRANSFORM, *loops, (0, n, w.shape[dim]), rows, (loop, np.multiply), None if scale == 1.0 else scale)
+
+
 def _reduction(w: Wanted) -> Computation | None:
     (dims, keepdim), (whole, _, kind), (ufunc, starts) = w.attrs[:2], w.operands[0], _REDUCED[w.op]
     if not dims:
@@ -305,6 +328,9 @@ def _reduction(w: Wanted) -> Computation | None:
     out = tuple([0 if d in dims else next(kept) for d in range(len(whole))])
     if w.op is _SUM and kind is float32:  # added up in float64
         return Computation(SUM, *nest(w.operands, whole, out, float64))
+    if kind is complex64:  # part by part
+        found, steps = nest(w.operands, whole, out, complex128)
+        return Computation(SUM, (2, *found), ((float32.itemsize, float64.itemsize), *steps)) if len(found) < MOST_DIMS else None
     return Computation(REDUCE, *longer_inside(*nest(w.operands, whole, out, kind)), (0, 0, kind.itemsize), ufuncs=(ufunc,), start=starts[kind])
 
 
@@ -314,7 +340,7 @@ _DESCRIBED: dict[OpDef, Callable[[Wanted], Computation | None]] = {  # of all ot
     get("where"): _where, get("gather"): _gather, get("index_select"): _look_up, get("cat"): _join, get("update"): _update,
     get("view"): _view,
     get("argmin"): _best, get("argmax"): _best, _PRODUCT_OF: _best, get("cumsum"): _running, get("cumprod"): _running,
-    _ARGSORT: _in_order, _RANKED: _in_order,
+    _ARGSORT: _in_order, _RANKED: _in_order, get("complex"): _complex, **dict.fromkeys(TRANSFORMS, _transform),
     **dict.fromkeys(_REDUCED, _reduction), **dict.fromkeys((*_ADDED, *_PUT), _put),
 }  # fmt: skip
 
