@@ -61,10 +61,13 @@ bool number_at(PyObject *number, int type, char *where) {
         memcpy(where, narrow, 8);
         return true;
     }
-    if (type != NPY_FLOAT32 && type != NPY_FLOAT64) return false;
+    bool narrows = is_narrow(type);
+    if (type != NPY_FLOAT32 && type != NPY_FLOAT64 && !narrows) return false;
     double value = PyFloat_AsDouble(number);
     if (value == -1.0 && PyErr_Occurred()) { PyErr_Clear(); return false; }
-    if (type == NPY_FLOAT32) { float narrow = (float)value; memcpy(where, &narrow, 4); }
+    float single = (float)value;
+    if (narrows) narrow(type, &single, where, 1);
+    else if (type == NPY_FLOAT32) memcpy(where, &single, 4);
     else memcpy(where, &value, 8);
     return true;
 }
@@ -338,9 +341,69 @@ static void join(const Kernel *kernel, char **pointers, char *out) {
         *(Type *)out = (Type)total; \
     }
 
+/* Sorts of x those from `low` to `high` that come to lie between `first` and `last`: by quicksort, which leaves out the other parts, or by heapsort
+   where the pivots were bad ones. */
+#define ARRANGED_OF(name, Type, is_nan, down) \
+    typedef struct { Type value; int64_t index; } Item_##name; \
+    static inline bool before_##name(Item_##name x, Item_##name y) { \
+        if (BEFORE_IN(x, y, is_nan, down)) return true; \
+        return !BEFORE_IN(y, x, is_nan, down) && x.index < y.index; \
+    } \
+    static void sift_##name(Item_##name *x, npy_intp place, npy_intp count) { \
+        Item_##name item = x[place]; \
+        for (npy_intp next = 2 * place + 1; next < count; place = next, next = 2 * place + 1) { \
+            if (next + 1 < count && before_##name(x[next], x[next + 1])) next++; \
+            if (!before_##name(item, x[next])) break; \
+            x[place] = x[next]; \
+        } \
+        x[place] = item; \
+    } \
+    static void arrange_##name(Item_##name *x, npy_intp low, npy_intp high, npy_intp first, npy_intp last, int depth) { \
+        while (high - low > 16) { \
+            if (depth-- == 0) { \
+                Item_##name *heap = x + low; \
+                npy_intp count = high - low; \
+                for (npy_intp k = count / 2; k-- > 0;) sift_##name(heap, k, count); \
+                for (npy_intp k = count - 1; k > 0; k--) { Item_##name top = heap[0]; heap[0] = heap[k]; heap[k] = top; sift_##name(heap, 0, k); } \
+                return; \
+            } \
+            Item_##name a = x[low], b = x[low + (high - low) / 2], c = x[high - 1], swap; \
+            if (before_##name(b, a)) { swap = a; a = b; b = swap; } \
+            Item_##name pivot = before_##name(c, b) ? (before_##name(c, a) ? a : c) : b; \
+            npy_intp i = low - 1, j = high; \
+            for (;;) { \
+                do i++; while (before_##name(x[i], pivot)); \
+                do j--; while (before_##name(pivot, x[j])); \
+                if (i >= j) break; \
+                swap = x[i]; x[i] = x[j]; x[j] = swap; \
+            } \
+            bool left = first <= j, right = last > j + 1; \
+            if (left && right) { arrange_##name(x, low, j + 1, first, last, depth); low = j + 1; } \
+            else if (left) high = j + 1; \
+            else low = j + 1; \
+        } \
+        for (npy_intp k = low + 1; k < high; k++) { \
+            Item_##name item = x[k]; \
+            npy_intp place = k; \
+            for (; place > low && before_##name(item, x[place - 1]); place--) x[place] = x[place - 1]; \
+            x[place] = item; \
+        } \
+    } \
+    static void select_##name(const Kernel *kernel, const char *in, npy_intp step, char *out, npy_intp there) { \
+        Item_##name *items = (Item_##name *)kernel->scratch; \
+        int depth = 8; \
+        for (npy_intp k = kernel->n; k > 0; k >>= 1) depth += 2; \
+        for (npy_intp k = 0; k < kernel->n; k++) { items[k].value = NUMBER_AT(Type, k); items[k].index = k; } \
+        arrange_##name(items, 0, kernel->n, kernel->m, kernel->k, depth); \
+        for (npy_intp k = kernel->m; k < kernel->k; k++) *(int64_t *)(out + (k - kernel->m) * there) = items[k].index; \
+    }
+#define BEFORE_IN(a, b, is_nan, down) before_numbers(a.value, b.value, is_nan, down)
+#define before_numbers(x, y, is_nan, down) BEFORE(x, y, is_nan, down)
+
 /* Positions of the elements of ranks m to k, the first of equal ones first: each goes to its place among the best k so far. */
 #define RANKED_OF(name, Type, is_nan, down) \
     static void name(const Kernel *kernel, const char *in, npy_intp step, char *out, npy_intp there) { \
+        if (kernel->k > MOST_RANKS) { select_##name(kernel, in, step, out, there); return; } \
         int64_t best[MOST_RANKS]; \
         npy_intp found = 0; \
         for (npy_intp k = 0; k < kernel->n; k++) { \
@@ -369,6 +432,8 @@ static void join(const Kernel *kernel, char **pointers, char *out) {
     RUNNING_OF(cumsum_##ending, Type, Wide, 0, +) \
     RUNNING_OF(cumprod_##ending, Type, Wide, 1, *) \
     MULTIPLIED(prod_##ending, Type, Wide) \
+    ARRANGED_OF(ranked_##ending, Type, is_nan, false) \
+    ARRANGED_OF(ranked_down_##ending, Type, is_nan, true) \
     RANKED_OF(ranked_##ending, Type, is_nan, false) \
     RANKED_OF(ranked_down_##ending, Type, is_nan, true)
 OF_ROWS(single, float, double, isnan)
@@ -560,6 +625,26 @@ static bool transform(Kernel *kernel, char **pointers, char *out) {
     return true;
 }
 
+/* A kernel of float32 on operands of 16 bits, of each of which the elements from its first to its last are taken (`rows`). */
+static bool in_single(Kernel *kernel, char **pointers, char *out) {
+    npy_intp total = is_narrow(kernel->out_type) ? kernel->numel : 0;
+    for (int k = 0; k < kernel->inputs; k++) total += is_narrow(kernel->types[k]) ? kernel->rows[k][0] : 0;
+    float few[1024], *scratch = total <= 1024 ? few : PyMem_Malloc(total * sizeof(float)), *next = scratch;
+    if (scratch == NULL) return false;
+    char *given[MOST_INPUTS + 1];
+    for (int k = 0; k < kernel->inputs; k++) {
+        given[k] = pointers[k];
+        if (!is_narrow(kernel->types[k])) continue;
+        widen(kernel->types[k], pointers[k], next, kernel->rows[k][0]);
+        given[k] = (char *)next;
+        next += kernel->rows[k][0];
+    }
+    bool ok = run_kernel(kernel->inner, given, is_narrow(kernel->out_type) ? (char *)next : out);
+    if (ok && is_narrow(kernel->out_type)) narrow(kernel->out_type, next, out, kernel->numel);
+    if (scratch != few) PyMem_Free(scratch);
+    return ok;
+}
+
 bool run_kernel(Kernel *kernel, char **pointers, char *out) {
     pointers[kernel->inputs] = out;
     if (kernel->kind == SUM) return sum(kernel, pointers, (float *)out);
@@ -580,12 +665,18 @@ bool run_kernel(Kernel *kernel, char **pointers, char *out) {
         case BATCH: every_row(kernel, pointers, product_row); break;
         case LOOKUP: lookup(kernel, pointers, out); break;
         case JOIN: join(kernel, pointers, out); break;
-        case ROWS: every_row(kernel, pointers, each_row); break;
+        case ROWS:
+            if (kernel->k > MOST_RANKS && (kernel->scratch = PyMem_Malloc(16 * kernel->n)) == NULL) return false;
+            every_row(kernel, pointers, each_row);
+            PyMem_Free(kernel->scratch);
+            kernel->scratch = NULL;
+            break;
         case UPDATE: case PUT: case PUT_ADD:
             memcpy(out, pointers[0], kernel->sizes[0] * kernel->m);
             every_row(kernel, pointers, kernel->kind == UPDATE ? update_row : put_row);
             break;
         case PARTS: every_row(kernel, pointers, complex_row); break;
+        case IN_SINGLE: return in_single(kernel, pointers, out);
         case TRANSFORM: return transform(kernel, pointers, out);
         case COUNT: count_up(kernel, out); break;
         case RANDOM: random_bits(kernel, pointers, (uint64_t *)out); break;
@@ -799,6 +890,10 @@ static PyObject *create(PyTypeObject *type, PyObject *args, PyObject *names) {
     int wanted[4] = {0};
     for (int k = 0; k < kernel->inputs; k++) wanted[k] = kernel->types[k];
     if (kind == RELU || kind == REDUCE) { wanted[1] = wanted[2] = wanted[0]; ok = ok && find_loop(ufunc, wanted, 3, &kernel->loop, &kernel->data); }
+    if (kind == IN_SINGLE) {
+        ok = ok && given == inputs && ufunc != NULL && Py_IS_TYPE(ufunc, &Kernel_Type) && ((Kernel *)ufunc)->inputs == kernel->inputs;
+        if (ok) kernel->inner = (Kernel *)Py_NewRef(ufunc);
+    }
     if (kind == REDUCE) ok = ok && any_number_at(start, out_type, kernel->start);
     if (kind == TRANSFORM) {
         int numbers[3] = {out_type, out_type, out_type};
@@ -809,7 +904,7 @@ static PyObject *create(PyTypeObject *type, PyObject *args, PyObject *names) {
         if (ok && start != Py_None)
             ok = any_number_at(start, out_type, kernel->start) && find_loop(PyTuple_GET_ITEM(ufuncs, 1), numbers, 3, &kernel->second, &kernel->second_data);
     }
-    if (kind == ROWS) ok = ok && ufunc != NULL && (kernel->row = find_row_function(ufunc, kernel->types[0])) != NULL && kernel->k <= MOST_RANKS;
+    if (kind == ROWS) ok = ok && ufunc != NULL && (kernel->row = find_row_function(ufunc, kernel->types[0])) != NULL;
     if (kind == SIGMOID) {
         wanted[1] = wanted[0];
         ok = ok && find_loop(ufunc, wanted, 2, &kernel->loop, &kernel->data)
@@ -833,6 +928,7 @@ static void destroy(PyObject *self) {
     Py_XDECREF(kernel->function);
     Py_XDECREF(kernel->layout);
     Py_XDECREF(kernel->memory);
+    Py_XDECREF(kernel->inner);
     Py_TYPE(self)->tp_free(self);
 }
 

@@ -18,7 +18,7 @@
 #define PLACES 4
 #define MOST_RANKS 64
 
-enum { ELEMENTWISE, SIGMOID, RELU, REDUCE, PRODUCT, COPY, WHERE, SUM, CAST, RANDOM, LOOKUP, GATHER, JOIN, ROWS, COUNT, BATCH, UPDATE, PUT, PUT_ADD, PARTS, TRANSFORM };
+enum { ELEMENTWISE, SIGMOID, RELU, REDUCE, PRODUCT, COPY, WHERE, SUM, CAST, RANDOM, LOOKUP, GATHER, JOIN, ROWS, COUNT, BATCH, UPDATE, PUT, PUT_ADD, PARTS, TRANSFORM, IN_SINGLE };
 
 typedef struct { PyObject *code, *edge; int position; } Place;
 
@@ -43,6 +43,7 @@ struct Kernel {
     char *scratch; /* of one run */
     PyObject *function; /* the same by a routine of Python's */
     PyObject *layout, *memory; /* how the result is seen, and as which value it lies in memory */
+    Kernel *inner; /* the same in float32 */
     Place places[PLACES];
 };
 
@@ -57,6 +58,10 @@ bool any_number_at(PyObject *number, int type, char *where); /* of 16, too */
 char *element_of(PyArrayObject *array, int type, npy_intp offset); /* in elements of `type`, as which a view may show the memory; or NULL */
 PyObject *shown_from(PyArrayObject *flat, PyObject *layout, npy_intp first); /* beginning at another element than the layout says */
 PyObject *shown(PyArrayObject *flat, PyObject *layout); /* a view of memory under a layout; NULL without an error where types differ or there is nothing */
+bool is_narrow(int type); /* a float of 16 bits */
+void widen(int type, const char *from, float *out, npy_intp count);
+void narrow(int type, const float *in, char *to, npy_intp count);
+PyObject *set_bfloat16(PyObject *module, PyObject *number);
 PyObject *set_blas(PyObject *module, PyObject *args);
 PyObject *draw_bits(PyObject *module, PyObject *args);
 PyObject *own_ufuncs(PyObject *module, PyObject *none);

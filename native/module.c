@@ -53,6 +53,7 @@ static PyMethodDef methods[] = {
     {"set_reading", set_reading, METH_VARARGS, "set_reading(sites, unreported): what reads count and look at."},
     {"set_writing", set_writing, METH_VARARGS, "set_writing(lines, user_line, writers, Silent, CPU): what writes look at."},
     {"set_blas", set_blas, METH_VARARGS, "set_blas(address of sgemm, of dgemm, of cgemm, of zgemm, whether its integers have 64 bits)"},
+    {"set_bfloat16", set_bfloat16, METH_O, "set_bfloat16(number of the type among NumPy's)"},
     {"ufuncs", own_ufuncs, METH_NOARGS, "ufuncs(): functions of NumPy's kind for primitives that it has none for, or another one, by their names."},
     {"unchanged", new_unchanged, METH_VARARGS, "unchanged(facts, arguments, strangers, checks, sources, step): what compares all that, or None where Python is to do it."},
     FAST("acyclic", acyclic, "acyclic(x, ..): x; the collector of cycles no longer looks at any of them."),

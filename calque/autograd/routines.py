@@ -32,6 +32,9 @@ def kernel(op: OpDef, attrs: tuple[Any, ...], views: tuple[Any, ...], result: La
     if result.device is not CPU or any(v.__class__ is Layout and v.device is not CPU for v in views):
         return None
     operands = [(tuple(v.shape), v.strides, v.dtype) if v.__class__ is Layout else ((), (), v) for v in views]
+    for k in op.wide:
+        if k < len(views) and views[k].__class__ is not Layout:  # a number beside floats of 16 bits that is not rounded to them
+            operands[k] = (), (), views[k].compute
     return kernel_of(op, attrs, operands, result, memory, tuple(result.shape), result.strides, result.dtype, found.function, forward)
 
 

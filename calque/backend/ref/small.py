@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calque.backend.ref import quick
-from calque.base.dtypes import COMPLEX, DType, bool_, complex64, complex128, float32, float64, int32, int64, uint8
+from calque.base.dtypes import COMPLEX, DType, bfloat16, bool_, complex64, complex128, float16, float32, float64, int32, int64, uint8
 from calque.base.layout import Layout
 from calque.base.native import hot
 from calque.base.shapes import Shape, contiguous_strides, is_contiguous, view_bounds
@@ -24,13 +24,14 @@ from calque.ops.fft import TRANSFORMS, loop_of
 from calque.ops.opdef import OpDef, get
 
 (ELEMENTWISE, SIGMOID, RELU, REDUCE, PRODUCT, COPY, WHERE, SUM, CAST, RANDOM, LOOKUP, GATHER, JOIN, ROWS, COUNT, BATCH, UPDATE, PUT,
- PUT_ADD, PARTS, TRANSFORM) = range(21)
+ PUT_ADD, PARTS, TRANSFORM, IN_SINGLE) = range(22)
 MOST_DIMS, MOST_INPUTS = 8, 3
 SHORT = 8  # turns of an innermost loop that are hardly worth to begin it
 Operand = tuple[Shape, Shape, DType]
 """Shape, strides in elements, dtype; of a number the first two are empty."""
 _LARGE = 1 << 18  # multiplications of a product from which on it goes to NumPy, which gives the interpreter's lock away meanwhile
-MOST_RANKS = 64  # elements of a row that are kept in order while the others are looked at
+MOST_RANKS = 64  # elements of a row that are kept in order while the others are looked at; for more they are parted
+_PART = 4  # times as many as are looked for a row has, if that is not left to NumPy, which sorts all of them
 _NUMBERS = (float32, float64, int64)
 _LEAST, _LARGEST = ({float32: sign * np.inf, float64: sign * np.inf, int64: end} for sign, end in ((-1, -(1 << 63)), (1, (1 << 63) - 1)))
 _REDUCED: dict[OpDef, tuple[Any, dict[DType, Any]]] = {  # whose loop, and what it begins with
@@ -44,6 +45,9 @@ _SLICES = (_ADDED[0], _PUT[0])
 _CONVERTED = (bool_, uint8, int32, int64, float32, float64)
 _MOST = 16  # bytes of an element that is moved
 _BLAS = [(f"{prefix}cblas_{{}}gemm{bits}", bool(bits)) for prefix in ("scipy_", "") for bits in ("64_", "")]
+
+if hot is not None:
+    hot.set_bfloat16(bfloat16.np.num)
 
 
 class Computation(NamedTuple):
@@ -86,18 +90,45 @@ def kernel_of(
     if hot is None or 0 in sizes or 0 in shape or len(shape) > MOST_DIMS or len(operands) > MOST_INPUTS or dtype.stored:
         return None
     for _, _, each in operands:
-        if each.np.isbuiltin != 1 or each.stored:
+        if not each.np.isbuiltin or each.stored:
             return None
-    found = _DESCRIBED.get(op, _elementwise)(Wanted(op, attrs, operands, shape, out, dtype))
-    if found is None:
+    describe = _DESCRIBED.get(op, _elementwise)
+    narrow = any(each.compute is not each for each in (dtype, *[each for _, _, each in operands]))
+    if narrow and op not in _PUT and describe not in (_copy, _where, _gather, _look_up, _join, _update, _view):  # elements are not moved as they are
+        described = _in_single(op, attrs, operands, layout, memory, shape, out, dtype, function)
+    else:
+        described = describe(Wanted(op, attrs, operands, shape, out, dtype))
+    if described is None:
         return None
-    kind, *more = found
+    kind, *more = described
     types = tuple([each.np.num for _, _, each in operands])
     try:
         upright = sum([1 << k for k, (given, strides, _) in enumerate(operands) if given and strides == contiguous_strides(given)])
         return hot.Kernel(kind, large, upright, function, layout, memory, shape, sizes, types, dtype.np.num, *more)
     except ValueError:  # NumPy has no loop for these types
         return None
+
+
+def _in_single(
+    op: OpDef, attrs: tuple[Any, ...], operands: Sequence[Operand], layout: Layout, memory: Layout, shape: Shape, out: Shape, dtype: DType,
+    function: Any,
+) -> Computation | None:  # fmt: skip
+    """Of floats of 16 bits: the kernel of float32, between what widens and what rounds."""
+    if op.kind not in ("elementwise", "reduce") and op not in _WIDENED:
+        return None
+    if op is _CAST:
+        if dtype.compute is not dtype and operands[0][2] not in (float32, float16, bfloat16, bool_, uint8):  # rounded once, from what they are
+            return None
+        attrs = (dtype.compute,)
+    spans = []
+    for given, strides, kind in operands:
+        low, high = view_bounds(given, strides, 0)
+        spans.append((high - low + 1, 0))
+        if kind.compute is not kind and (low < 0 or high > 4 * prod(shape) + SHORT and high >= prod(given)):  # mostly gaps
+            return None
+    wide = [(given, strides, kind.compute) for given, strides, kind in operands]
+    inner = kernel_of(op, attrs, wide, layout, memory, shape, out, dtype.compute, function, False)
+    return None if inner is None else Computation(IN_SINGLE, rows=tuple(spans), ufuncs=(inner,))
 
 
 class Wanted(NamedTuple):
@@ -230,7 +261,7 @@ def _in_order(w: Wanted) -> Computation | None:
     if not given or kind not in _NUMBERS:
         return None
     start, stop = w.attrs[1:3] if w.op is _RANKED else (0, given[dim])
-    if stop > MOST_RANKS:
+    if stop > MOST_RANKS and _PART * (stop - start) > given[dim]:
         return None
     return _rows("ranked_down" if w.attrs[-1] else "ranked", w.operands[0], dim, w.out, int64, start, stop)
 
@@ -334,6 +365,7 @@ def _reduction(w: Wanted) -> Computation | None:
     return Computation(REDUCE, *longer_inside(*nest(w.operands, whole, out, kind)), (0, 0, kind.itemsize), ufuncs=(ufunc,), start=starts[kind])
 
 
+_WIDENED = {get("matmul"), _ARGSORT, _RANKED}
 _DESCRIBED: dict[OpDef, Callable[[Wanted], Computation | None]] = {  # of all others `_elementwise`
     _CAST: _cast, get("random_bits"): _random, get("iota"): _count, get("matmul"): _product, get("copy"): _copy, get("full"): _copy,
     get("kink"): _copy,
