@@ -12,20 +12,36 @@ import numpy as np
 
 from calque import functional as T
 from calque.autograd.function import Function
+from calque.autograd.superinstruction import superinstruction
 from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.functional.placing import beside_input, host_values
+from calque.record.recorder import local
 from calque.tensor import Tensor, read
 
 Array = np.ndarray[Any, Any]
 _ASYMPTOTIC = 1e4  # above this concentration Wilson and Hilferty's cube root is exact to six digits
 
 
-def _stream(count: int) -> np.random.Generator:
-    """NumPy's numbers for the next range of the default generator."""
+_idle: list[np.random.Generator] = []  # generators that nobody draws from: to make one takes five times as long as to set where it stands
+_NONE = np.zeros(4, np.uint64)
+
+
+def _drawn(count: int, draw: Callable[[np.random.Generator], Array]) -> Array:
+    """What is drawn from NumPy's numbers for the next range of the default generator."""
     seed, offset = T.default_generator.take(max(count, 1))
-    return np.random.Generator(np.random.Philox(key=np.array([seed & ((1 << 64) - 1), offset], np.uint64)))
+    key = np.array([seed & ((1 << 64) - 1), offset], np.uint64)
+    try:
+        stream = _idle.pop()
+    except IndexError:
+        stream = np.random.Generator(np.random.Philox())
+    start = {"counter": _NONE, "key": key}
+    stream.bit_generator.state = {"bit_generator": "Philox", "state": start, "buffer": _NONE, "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
+    try:
+        return np.asarray(draw(stream))
+    finally:
+        _idle.append(stream)
 
 
 @beside_input
@@ -44,14 +60,15 @@ def _on_host(input: Tensor, op: str, dtype: DType, values: Callable[[Array], Arr
 
 def poisson(rate: Tensor) -> Tensor:
     """Poisson counts of these rates, in their dtype."""
-    return _on_host(rate, "poisson", rate.dtype, lambda r: np.asarray(_stream(r.size).poisson(r)))
+    return _on_host(rate, "poisson", rate.dtype, lambda r: _drawn(r.size, lambda stream: stream.poisson(r)))
 
 
 def binomial(count: Tensor, prob: Tensor) -> Tensor:
     """Successes among `count` tries (one shape with `prob`), in the dtype of `prob`."""
 
     def draw(p: Array) -> Array:
-        return np.asarray(_stream(p.size).binomial(read(count.detach(), "binomial").astype(np.int64), p))
+        tries = read(count.detach(), "binomial").astype(np.int64)
+        return _drawn(p.size, lambda stream: stream.binomial(tries, p))
 
     return _on_host(prob, "binomial", prob.dtype, draw)
 
@@ -60,17 +77,27 @@ def von_mises(loc: Tensor, concentration: Tensor) -> Tensor:
     """Angles in [-pi, pi) around `loc`."""
 
     def draw(k: Array) -> Array:
-        return np.asarray(_stream(k.size).vonmises(read(loc.detach(), "von_mises").astype(np.float64), k))
+        around = read(loc.detach(), "von_mises").astype(np.float64)
+        return _drawn(k.size, lambda stream: stream.vonmises(around, k))
 
     return _on_host(concentration, "von_mises", loc.dtype, draw)
 
 
 def _log_gamma_draw(a: Array) -> Array:
     """The logarithm of gamma samples; those of small concentrations would underflow themselves."""
-    stream = _stream(a.size)
     small = a < 1
-    draws = np.log(stream.standard_gamma(np.where(small, a + 1, a)))
-    return draws + np.where(small, np.log1p(-stream.random(a.shape)) / np.where(small, a, 1.0), 0.0)
+    if not small.any():
+        return np.log(_drawn(a.size, lambda stream: stream.standard_gamma(a)))
+
+    def draw(stream: np.random.Generator) -> Array:
+        draws = np.log(stream.standard_gamma(np.where(small, a + 1, a)))
+        return np.asarray(draws + np.where(small, np.log1p(-stream.random(a.shape)) / np.where(small, a, 1.0), 0.0))
+
+    return _drawn(a.size, draw)
+
+
+def _log_gammas(concentration: Tensor) -> Tensor:
+    return _on_host(concentration, "standard_gamma", concentration.dtype, _log_gamma_draw)
 
 
 def _digamma(x: Array) -> Array:
@@ -127,7 +154,7 @@ class _LogStandardGamma(Function):
 
     @staticmethod
     def forward(ctx: Any, concentration: Tensor) -> Tensor:
-        drawn = _on_host(concentration, "standard_gamma", concentration.dtype, _log_gamma_draw)
+        drawn = _log_gammas(concentration)
         ctx.save_for_backward(concentration, drawn)
         return drawn
 
@@ -140,9 +167,12 @@ class _LogStandardGamma(Function):
 
 def log_standard_gamma(concentration: Tensor) -> Tensor:
     """Logarithms of gamma samples of rate 1, differentiable."""
+    if not concentration.requires_grad and local.state.trace.eager:  # no transform looks at how it is made
+        return _log_gammas(concentration)
     return _LogStandardGamma.apply(concentration)  # type: ignore[no-any-return]
 
 
+@superinstruction
 def kept_between(drawn: Tensor, low: float, high: float | None = None) -> Tensor:
     """Samples, those that rounding took out of the support at its edge, with the gradients of what was drawn."""
     plain = drawn.detach()  # type: ignore[attr-defined]
