@@ -77,7 +77,7 @@ class DType:
 
     def to_real(self) -> "DType":
         """The floating type of the parts of a complex type; another type itself."""
-        return {complex64: float32, complex128: float64}.get(self, self)
+        return _REAL.get(self, self)
 
     def to_complex(self) -> "DType":
         """The complex type whose parts have this type or, if there is none, the default floating type; a complex type itself."""
@@ -118,6 +118,7 @@ float8_e4m3fnuz = DType("float8_e4m3fnuz", ml_dtypes.float8_e4m3fnuz, 2, -3, dig
 float8_e5m2fnuz = DType("float8_e5m2fnuz", ml_dtypes.float8_e5m2fnuz, 2, -4, digits=3, stored="float8")
 float8_e8m0fnu = DType("float8_e8m0fnu", ml_dtypes.float8_e8m0fnu, 2, -5, digits=1, stored="float8", signed=False)
 _COMPLEX = {float16: complex64, bfloat16: complex64, float32: complex64, float64: complex128}
+_REAL = {complex64: float32, complex128: float64}
 float16._compute = float32
 bfloat16._compute = float32
 

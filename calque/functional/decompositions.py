@@ -335,7 +335,22 @@ def _diagonal_matrix(x: Tensor) -> Tensor:
 @full_precision
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     """Eigenvalues (increasing) of symmetric matrices: (*, n, n) -> (*, n)."""
-    return eigh(A, UPLO).eigenvalues
+    if not _values_alone(A) or UPLO not in ("L", "U"):
+        return eigh(A, UPLO).eigenvalues
+    return _values(A, "eigh", np.linalg.eigvalsh, UPLO)
+
+
+def _values_alone(A: Any) -> bool:
+    """Whether nobody asks for a gradient, which vectors are needed for."""
+    return not local.state.trace.transforms and not (is_tensor(A) and local.state.grad and A._requires_grad)
+
+
+@beside_input
+def _values(A: Tensor, op: str, routine: Callable[..., Any], *more: Any) -> Tensor:
+    """The values of a decomposition, without its vectors."""
+    x = _matrix(op, A, square=op == "eigh")
+    batch, n, m = _extents(x)
+    return upload(_host(op, x, routine, [(*batch, min(n, m))], *more)[0], x._layout.dtype.to_real())
 
 
 @public(of="linalg", out=True)
@@ -388,6 +403,8 @@ def _svd_gradient(outputs: Sequence[Tensor], grads: list[Any]) -> Tensor:
 @full_precision
 def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
     """Singular values, decreasing: (*, n, m) -> (*, min(n, m))."""
+    if _values_alone(A) and driver is None:
+        return _values(A, "svd", lambda x: np.linalg.svd(x, compute_uv=False))
     return svd(A, full_matrices=False, driver=driver).S
 
 

@@ -82,6 +82,27 @@ def gaussian(shape: Shape, dtype: dt.DType, generator: Generator | None) -> Tens
     return _drawn(_gaussian_of, generator, shape, dtype)
 
 
+def _scaled_of(law: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A law whose numbers are multiplied by the third and moved by the fourth operand."""
+
+    def scaled(seed_: _Word, offset: _Word, scale: Any, shift: Any, shape: Shape, dtype: dt.DType) -> Tensor:
+        return prim("add", prim("mul", law(seed_, offset, shape, dtype), scale), shift)
+
+    return scaled
+
+
+_SCALED = {law: _scaled_of(law) for law in (_uniform_of, _gaussian_of)}
+
+
+def _scaled(law: Callable[..., Tensor], generator: Generator | None, shape: Shape, dtype: dt.DType, scale: float, shift: float) -> Tensor:
+    """Numbers of a law times `scale`, plus `shift`."""
+    if dtype.stored:
+        return _affine(uniform(shape, dtype, generator), scale, shift)  # which says what is wrong
+    seed_, offset = (generator or default_generator).take(math.prod(shape))
+    words = (seed_, dt.int64), (offset, dt.int64), (float(scale), dtype), (float(shift), dtype)
+    return computed(_SCALED[law], *words, shape, dtype)  # type: ignore[no-any-return]
+
+
 COMPLEX = ("rand", "randn", "rand_like", "randn_like", "uniform_", "normal_", "normal")  # whose parts are drawn one after the other
 
 
@@ -313,10 +334,22 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
     return host_values(shape, dt.int64, lambda: _picked(read(input, "multinomial").reshape(rows, classes), *given).reshape(shape), random=True)
 
 
+def _picked_of_one(weights: np.ndarray[Any, Any], count: int, generator: Generator | None) -> np.ndarray[Any, Any] | None:
+    """Those of one row without the calls that several need; None, and nothing is drawn, where something is wrong or unusual."""
+    edges = weights.cumsum()
+    total = float(edges[-1]) if edges.size else 0.0
+    if not 0 < total < math.inf or min(weights.tolist() if edges.size < 32 else [weights.min()]) < 0 or not weights[-1]:
+        return None
+    draws = (_host_bits(count, generator) >> 11 & (1 << 53) - 1) * 2.0**-53
+    return np.minimum(edges.searchsorted(draws * total, "right"), len(edges) - 1)[None]
+
+
 def _picked(given: np.ndarray[Any, Any], num_samples: int, replacement: bool, generator: Generator | None) -> np.ndarray[Any, Any]:
     """Indices (rows, num_samples) drawn with probabilities proportional to the rows."""
     weights = given.astype(np.float64)
     rows, classes = weights.shape
+    if rows == 1 and (num_samples == 1 or replacement) and (found := _picked_of_one(weights[0], num_samples, generator)) is not None:
+        return found
     totals = (edges := weights.cumsum(1))[:, -1:]
     if not (weights.min(initial=0.0) >= 0 and np.isfinite(totals).all()) and (not np.isfinite(weights).all() or (weights < 0).any()):
         raise ArgumentError("[multinomial] probability tensor contains either `inf`, `nan` or element < 0")
@@ -368,7 +401,7 @@ def _uniform(shape: Shape, dtype: dt.DType, generator: Any, from_: float = 0.0, 
     most = dt.FInfo(kind).max
     if not (abs(low) <= most and abs(high) <= most and high - low <= most):
         raise OutOfRangeError(f"[uniform_] expects from and to, and the distance between them, up to {most} for {dtype}, got {low} and {high}")
-    parts = [_affine(uniform(shape, kind, generator), high - low, low) for _ in range(1 + dtype.is_complex)]
+    parts = [_scaled(_uniform_of, generator, shape, kind, high - low, low) for _ in range(1 + dtype.is_complex)]
     return prim("complex", *parts) if dtype.is_complex else parts[0]
 
 
@@ -378,8 +411,8 @@ def _normal(shape: Shape, dtype: dt.DType, generator: Any, mean: float = 0.0, st
         raise ArgumentError(f"[normal_] expects std >= 0.0, but found std {std}")
     kind = _floating("normal_", None, dtype).to_real()
     if dtype.is_complex:
-        return prim("complex", *[_affine(gaussian(shape, kind, generator), std * math.sqrt(0.5), mean) for _ in range(2)])
-    return _affine(gaussian(shape, kind, generator), std, mean)
+        return prim("complex", *[_scaled(_gaussian_of, generator, shape, kind, std * math.sqrt(0.5), mean) for _ in range(2)])
+    return _scaled(_gaussian_of, generator, shape, kind, std, mean)
 
 
 def _bernoulli(shape: Shape, dtype: dt.DType, generator: Any, p: Operand = 0.5) -> Tensor:

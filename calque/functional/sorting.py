@@ -7,6 +7,7 @@ depends on the values (`unique`, `bincount`, ...) read the values: they are sync
 
 from __future__ import annotations
 
+import math
 from math import prod as product
 from typing import Any
 
@@ -151,8 +152,12 @@ def unique(
     values = read(input, "unique")
     wanted = (return_inverse, return_counts)
     if dim is None:
-        _, first, inverse, counts = np.unique(values, return_index=True, return_inverse=True, return_counts=True, equal_nan=False)
-        return _results(_chosen(_flat(input), first, 0), upload(inverse.reshape(values.shape), dt.int64), upload(counts, dt.int64), wanted)
+        asked: dict[str, Any] = {"return_inverse": return_inverse, "return_counts": return_counts}
+        _, first, *found = np.unique(values, return_index=True, equal_nan=False, **asked)
+        if return_inverse:
+            found[0] = found[0].reshape(values.shape)
+        distinct = _chosen(_flat(input), first, 0)
+        return (distinct, *[upload(x, dt.int64) for x in found]) if found else distinct
     require_dims("unique", input, 1)
     d = normalize_dim(dim, values.ndim, "unique")
     if 0 in values.shape and values.shape[d]:
@@ -273,7 +278,7 @@ def _histogram(array: Array, bins: int, low: float, high: float) -> Array:
     values = array.reshape(-1).astype(np.float64)
     if low == high and values.size:
         low, high = float(values.min()), float(values.max())
-    if not np.isfinite([low, high]).all():
+    if not (math.isfinite(low) and math.isfinite(high)):
         raise ArgumentError(f"[histc] range of [{low}, {high}] is not finite")
     if low == high:
         low, high = low - 1, high + 1

@@ -180,17 +180,15 @@ class ExportHook:
 
 def exported_view(buffer: Buffer, view: Layout) -> np.ndarray[Any, Any]:
     """A NumPy array over the buffer's memory with the given layout; the buffer counts as shared while the array lives."""
-    array = strided(buffer.wait(), view)
+    flat, size = buffer.wait(), view.dtype.itemsize
     hook = buffer.export() if buffer.export is not None else None
     if hook is None:
-        hook = ExportHook(buffer, buffer.wait().view(np.uint8) if buffer.array.size else buffer.array)
+        hook = ExportHook(buffer, flat.view(np.uint8) if flat.size else flat)
         buffer.export = weakref.ref(hook)
-    if array.size == 0:
+    if not view.numel:
         return np.empty(view.shape, view.dtype.np)
     root = np.asarray(hook)  # base is the hook, so every derived view keeps the hook alive
-    start = array.__array_interface__["data"][0] - buffer.array.__array_interface__["data"][0]
-    strides = tuple(s * view.dtype.itemsize for s in view.strides)
-    return np.ndarray(tuple(view.shape), view.dtype.np, root, start, strides)
+    return np.ndarray(tuple(view.shape), view.dtype.np, root, view.offset * size, [s * size for s in view.strides])
 
 
 def strided(flat: np.ndarray[Any, Any], view: Layout) -> np.ndarray[Any, Any]:

@@ -187,3 +187,22 @@ def test_the_gradient_of_a_cholesky_factor_is_that_of_its_product(rng: np.random
     half = factor[0].detach().requires_grad_()
     assert gradgradcheck(lambda a: calque.cholesky_solve(b, a.triu(), True), (half,))
     assert gradgradcheck(lambda a: calque.cholesky_inverse(a.triu(), True), (half,))
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (2, 3, 3), (0, 3), (3, 0)])
+def test_values_alone_are_those_beside_vectors(rng: np.random.Generator, shape: tuple[int, ...]) -> None:
+    """Where nobody asks for a gradient, no vectors are computed."""
+    for kind in (calque.float32, calque.float64, calque.complex128):
+        a = matrix(rng, *shape).to(kind)
+        known = a.clone().requires_grad_()
+        tolerance = 1e-5 if kind is calque.float32 else 1e-12
+        found, wanted = linalg.svdvals(a), linalg.svdvals(known)
+        assert wanted.requires_grad and not found.requires_grad and found.dtype is wanted.dtype
+        np.testing.assert_allclose(found.numpy(), wanted.detach().numpy(), atol=tolerance)
+        if shape[-1] == shape[-2]:
+            for triangle in ("L", "U", "l"):
+                found, wanted = linalg.eigvalsh(a, triangle), linalg.eigvalsh(known, triangle)
+                assert found.dtype is wanted.dtype
+                np.testing.assert_allclose(found.numpy(), wanted.detach().numpy(), atol=tolerance)
+    with pytest.raises(RuntimeError, match="UPLO argument to be 'L' or 'U', but got 'x'"):
+        linalg.eigvalsh(calque.eye(2), "x")

@@ -112,3 +112,28 @@ def test_ends_of_more_than_64_bits_are_refused_for_floating_types(ends: tuple[in
         calque.randint_like(calque.ones(2), *ends, generator=calque.Generator())
     with pytest.raises(OutOfRangeError, match="is out of bounds for"):
         calque.randint(*ends, (2,), dtype=calque.float64)
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("count", [1, 40])
+def test_one_row_draws_what_it_draws_among_others(count: int, replacement: bool) -> None:
+    """Rows one by one are picked in another way; the last class may have no weight."""
+    for weights in ([0.5, 2.0, 0.1] * 20, [0.0, 1.0, 3.0] * 20 + [0.0], [1.0], [2.0, 1.0] * 30):
+        if not replacement and count > sum(w > 0 for w in weights):
+            continue
+        rows = calque.tensor([weights, weights])
+        for seed in range(5):
+            alone, beside = (calque.multinomial(x, count, replacement, generator=calque.Generator().manual_seed(seed)) for x in (rows[0], rows))
+            assert alone.tolist() == beside[0].tolist()
+
+
+@pytest.mark.parametrize("dtype", [calque.float32, calque.float64, calque.float16])
+def test_what_is_scaled_in_place_is_what_is_scaled_behind(dtype: calque.dtype) -> None:
+    for k in range(4):
+        with calque.random.fork_rng():
+            calque.manual_seed(k)
+            found = [calque.empty(9, dtype=dtype).normal_(0.5, 2.0), calque.empty(9, dtype=dtype).uniform_(-1, 3)]
+            calque.manual_seed(k)
+            wanted = [calque.randn(9, dtype=dtype) * 2.0 + 0.5, calque.rand(9, dtype=dtype) * 4.0 - 1.0]
+        for one, two in zip(found, wanted, strict=True):
+            assert one.tolist() == two.tolist()
