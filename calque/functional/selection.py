@@ -449,14 +449,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """Coordinates of the elements that are not zero: (K, ndim), or one tensor per dim. Reads the tensor."""
     if as_tuple:
         return positions_of(input)
-    values = read(input, "nonzero")
-    if not values.ndim:
-        return upload(np.argwhere(values), dt.int64)
-    places = values.nonzero()
-    found = np.empty((len(places[0]), values.ndim), np.int64)
-    for d, along in enumerate(places):
-        found[:, d] = along
-    return upload(found, dt.int64)
+    return upload(np.argwhere(read(input, "nonzero")), dt.int64)
 
 
 @public()
