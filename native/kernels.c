@@ -66,8 +66,12 @@ bool number_at(PyObject *number, int type, char *where) {
     double value = PyFloat_AsDouble(number);
     if (value == -1.0 && PyErr_Occurred()) { PyErr_Clear(); return false; }
     float single = (float)value;
-    if (narrows) narrow(type, &single, where, 1);
-    else if (type == NPY_FLOAT32) memcpy(where, &single, 4);
+    if (narrows) { /* a write of a number that overflows is an error */
+        float back;
+        narrow(type, &single, where, 1);
+        widen(type, where, &back, 1);
+        if (isinf(back) && !isinf(value)) return false;
+    } else if (type == NPY_FLOAT32) memcpy(where, &single, 4);
     else memcpy(where, &value, 8);
     return true;
 }

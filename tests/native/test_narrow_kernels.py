@@ -143,3 +143,13 @@ def test_ranks_in_long_rows(size: int, seed: int, dtype: DType, down: bool, dist
     wanted = run_node(Node(get("argsort"), (0,), (1, down), x.shape, int64), [x], (), ())[:, start:stop]
     found = record(get("ranked"), (from_array(x.copy(), view),), attrs, True)
     np.testing.assert_array_equal(found.numpy(), wanted)
+
+
+@pytest.mark.parametrize(("dtype", "number"), [(float16, 70000.0), (float16, 65520), (bfloat16, 3.4e38)])
+def test_a_number_that_overflows_is_refused_where_it_is_written(dtype: DType, number: float) -> None:
+    t = calque.zeros(3, dtype=dtype)
+    for _ in range(4):
+        with pytest.raises(RuntimeError, match="overflow"):
+            t.fill_(number)
+        assert t.fill_(1.5).tolist() == [1.5] * 3
+    assert (t + number).isinf().all()
