@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.backend.cpu.program.executable import compile_schedule
+from calque.backend.cpu.program.link import compile_schedule
 from calque.base import config
 from calque.base.dtypes import DType, float32, float64, int64
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage

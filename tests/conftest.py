@@ -194,9 +194,10 @@ def _nothing_was_recorded_before() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _every_program_is_planned_here() -> Iterator[None]:
     """Plans that an earlier process left on the disk have no steps to look at: which tests see them would depend on who ran before."""
-    from calque.run import fingerprint
+    from calque.run import backends, fingerprint
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backends, "EARLY", 0)
         patch.setattr(fingerprint, "LONG", sys.maxsize)
         patch.setattr(fingerprint, "SIZED", sys.maxsize)
         yield

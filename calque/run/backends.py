@@ -24,7 +24,7 @@ from calque.observe import events
 from calque.observe.causes import often
 from calque.ops.opdef import OpDef
 from calque.ops.structure import describe
-from calque.run.fingerprint import fingerprint
+from calque.run.fingerprint import EARLY, fingerprint
 
 Array = np.ndarray[Any, Any]
 Outcome = tuple[Sequence[Array], int, int]  # outputs, number of the failed check or -1, its bad position
@@ -64,13 +64,15 @@ class Compiled:
     """A program compiled by a schedule backend."""
 
     planned = True
+    made = 0  # in this process
 
     def __init__(self, backend_: Backend, program: Program, structure: Structure | None = None) -> None:
         self.source, self.narrow, self._workspace_bytes = program, backend_.narrow, backend_.workspace_bytes
         start = lowered = events.clock()
         structure = structure or Structure(program)
         sized = structure.launches(backend_)
-        known = b"" if settings.verify or sized is not None else fingerprint(program, structure.described)
+        known = b"" if settings.verify or sized is not None else fingerprint(program, structure.described, Compiled.made < EARLY)
+        Compiled.made += 1
         found = backend_.recall(known) if known else None
         if sized is not None:
             found = backend_.compile_sized(sized)

@@ -8,7 +8,7 @@ import pytest
 from calque.backend.cpu.compile.target import current
 from calque.backend.cpu.loops.emit import emit_kernel
 from calque.backend.cpu.loops.emit_plan import make_plan
-from calque.backend.cpu.program import executable
+from calque.backend.cpu.program import link
 from calque.base.dtypes import DType, bfloat16, float32, float64, int64
 from calque.kernel.interpret import interpret
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
@@ -53,7 +53,7 @@ def test_results_of_panels_do_not_change(rows: int, columns: int, rng: np.random
     buffers = (Buffer("input", 0, float32, rows * columns), Buffer("output", 0, float32, rows * columns), Buffer("output", 1, float32, columns))
     schedule = Schedule(buffers, (Loop(_down("exp"), (0, 1, 2), (columns, rows, 0, columns, 0, columns, 0)),), (1, 2), 0, ())
     inputs = [rng.standard_normal(rows * columns).astype(np.float32)]
-    got = executable.compile_schedule(schedule).run(inputs)
+    got = link.compile_schedule(schedule).run(inputs)
     for a, b in zip(got, interpret(schedule, inputs, (), check=False), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
@@ -71,7 +71,7 @@ def test_results_do_not_change(rows: int, columns: int, rng: np.random.Generator
     buffers = (Buffer("input", 0, float32, rows * columns), Buffer("output", 0, float32, rows))
     schedule = Schedule(buffers, (Loop(kernel, (0, 1), (rows, columns, 0, columns, 0)),), (1,), 0, ())
     inputs = [rng.standard_normal(rows * columns).astype(np.float32)]
-    (got,) = executable.compile_schedule(schedule).run(inputs)
+    (got,) = link.compile_schedule(schedule).run(inputs)
     (wanted,) = interpret(schedule, inputs, (), check=False)
     np.testing.assert_allclose(got, wanted, rtol=1e-5)
 
@@ -99,7 +99,7 @@ def test_rows_that_were_looked_up_do_not_change(rows: int, columns: int, rng: np
     parameters = (rows, columns, 0, 1, 0, columns, words, 0, columns)
     schedule = Schedule(tuple(Buffer(*b) for b in sizes), (Loop(_looked_up(), (0, 1, 2), parameters),), (2,), 0, ())
     index, table = rng.integers(-2, words + 2, rows), rng.standard_normal((words, columns)).astype(np.float32)
-    (got,) = executable.compile_schedule(schedule).run([index, table.reshape(-1)])
+    (got,) = link.compile_schedule(schedule).run([index, table.reshape(-1)])
     np.testing.assert_array_equal(got.reshape(rows, columns), table[np.clip(index, 0, words - 1)])
 
 
@@ -126,7 +126,7 @@ def test_channels_that_begin_anywhere_in_a_line(dtype: DType, images: int, chann
     params = (channels, images, points, 0, points, channels * points, 0, points, channels * points)
     schedule = Schedule(buffers, (Loop(_channels(dtype), (0, 1), params),), (1,), 0, ())
     inputs = [rng.standard_normal(count).astype(dtype.np)]
-    (got,) = executable.compile_schedule(schedule).run(inputs)
+    (got,) = link.compile_schedule(schedule).run(inputs)
     (wanted,) = interpret(schedule, inputs, (), check=False)
     tolerance = {"float32": 1e-4, "float64": 1e-12, "bfloat16": 0.5}[dtype.name]
     np.testing.assert_allclose(got.astype(np.float64), np.asarray(wanted).astype(np.float64), rtol=tolerance / 10, atol=tolerance)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import calque
 from calque.backend.cpu.compile.target import current
-from calque.backend.cpu.contract import AVX512, Conv2d, Conv2dInputGrad, Conv2dWeightGrad, module_ir, narrow, suits_pairs
+from calque.backend.cpu.contract import AVX512, Conv2d, Conv2dInputGrad, Conv2dWeightGrad, is_narrow, module_ir, suits_pairs
 from calque.backend.cpu.program import host
 from calque.base import config
 from calque.ops.routines import ContractSpec
@@ -141,8 +141,8 @@ def test_only_pairs_are_multiplied_natively() -> None:
     """Without the instruction there is no native convolution of bfloat16."""
     shapes = ((2, 64, 28, 28), (64, 64, 1, 1), (2, 64, 28, 28))
     spec = ContractSpec(shapes[0], (50176, 784, 28, 1), shapes[1], (64, 1, 1, 1), shapes[2])
-    assert not narrow("conv2d", spec, AVX512) and "calque_conv2d_bf16" not in module_ir("bfloat16", AVX512)
-    assert narrow("conv2d", spec, HERE) == HERE.bfloat_pairs
+    assert not is_narrow("conv2d", spec, AVX512) and "calque_conv2d_bf16" not in module_ir("bfloat16", AVX512)
+    assert is_narrow("conv2d", spec, HERE) == HERE.bfloat_pairs
 
 
 @pytest.fixture(params=["", "avx2"])

@@ -149,7 +149,7 @@ import sys, time
 import numpy as np
 from calque.base import config
 from calque.backend.cpu.code import library, llvm
-from calque.backend.cpu.program.executable import compile_schedule
+from calque.backend.cpu.program.link import compile_schedule
 from tests.backend.cpu_cases import random_case
 import hashlib
 digest = hashlib.sha256()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calque.backend.cpu.program.executable import compile_schedule
+from calque.backend.cpu.program.link import compile_schedule
 from calque.base import config
 from calque.kernel.interpret import interpret
 from tests.backend.cpu_cases import Case, random_case

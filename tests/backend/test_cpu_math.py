@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calque.backend.cpu.compile.target import current
-from calque.backend.cpu.program.executable import compile_schedule
+from calque.backend.cpu.program.link import compile_schedule
 from calque.base import config
 from calque.base.dtypes import DType, bfloat16, float16, float32, float64
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage

@@ -16,8 +16,8 @@ import pytest
 import calque
 from calque.backend.base import CheckFailed
 from calque.backend.cpu.backend import CpuBackend
-from calque.backend.cpu.program import executable, link
-from calque.backend.cpu.program.executable import compile_schedule
+from calque.backend.cpu.program import executable, linked
+from calque.backend.cpu.program.link import compile_schedule
 from calque.backend.cpu.team import memory
 from calque.backend.cpu.team.memory import POOL, Pool, available, rounded
 from calque.backend.cpu.team.runtime import RUNTIME
@@ -38,7 +38,7 @@ def settings(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(config.settings, "cache_dir", tmp_path_factory.getbasetemp() / "cache")
     monkeypatch.setattr(config.settings, "threads", 2)
     monkeypatch.setattr(config.settings, "memory_limit", 0)
-    monkeypatch.setattr(link, "SMALL_WORK", 0)
+    monkeypatch.setattr(linked, "SMALL_WORK", 0)
 
 
 def kernel(*instrs: Instr, operands, scalars=()):
@@ -342,7 +342,7 @@ def test_clean_exit_and_late_loading(tmp_path):
     root = Path(__file__).resolve().parents[2]
     code = (
         "import sys\nimport calque.backend.cpu\nassert 'llvmlite' not in sys.modules\n"
-        "import numpy as np\nfrom tests.backend.test_cpu_runtime import *\nlink.SMALL_WORK = 0\n"
+        "import numpy as np\nfrom tests.backend.test_cpu_runtime import *\nlinked.SMALL_WORK = 0\n"
         "config.settings.threads = 3\ncompile_schedule(chain(5, 10)).run([np.zeros(10, np.float32)])\n"
     )
     environment = {**os.environ, "CALQUE_CACHE": str(tmp_path), "PYTHONPATH": str(root)}

@@ -11,8 +11,8 @@ import pytest
 
 from calque.backend.cpu.contract import SCRATCH_BYTES, Conv2d
 from calque.backend.cpu.contract.finish import BEGUN, FINISH
-from calque.backend.cpu.program import follow, link
-from calque.backend.cpu.program.executable import compile_schedule
+from calque.backend.cpu.program import follow, link, linked
+from calque.backend.cpu.program.link import compile_schedule
 from calque.base import config
 from calque.base.dtypes import float32, float64
 from calque.ir.program import Program
@@ -41,7 +41,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Epilogues wherever they are possible, in threads for the smallest of them."""
     for name, value in (("MOST_DEPTH", 1 << 40), ("LEAST_BYTES", 0), ("MOST_OTHERS", 99.0), ("LEAST_COLUMNS", 1)):
         monkeypatch.setattr(epilogue, name, value)
-    monkeypatch.setattr(link, "SMALL_WORK", 0)
+    monkeypatch.setattr(linked, "SMALL_WORK", 0)
 
 
 def product(rows: int, depth: int, columns: int, batch: tuple[int, ...], dtype: Any = float32) -> Program:

@@ -144,10 +144,10 @@ import numpy as np
 import calque as cq
 from calque.backend.cpu import contract
 from calque.backend.cpu.code import gates
-from calque.backend.cpu.program import link
+from calque.backend.cpu.program import linked
 if sys.argv[1] == "none":
     contract.expected = lambda *_: frozenset()
-link.SMALL_WORK = 1 << 60 if sys.argv[1] == "alone" else 0
+linked.SMALL_WORK = 1 << 60 if sys.argv[1] == "alone" else 0
 rng, digest = np.random.default_rng(int(sys.argv[2])), []
 cq.set_num_threads(2)
 def check(found, wanted):
@@ -239,7 +239,7 @@ def test_weight_gradients_expect_the_tiles_of_their_blocks() -> None:
 
 
 def test_every_function_that_may_come_late_exists() -> None:
-    """The names in `contract/expected.py` are those of the library."""
+    """The names in `contract/expectations.py` are those of the library."""
     for dtype in ("float32", "float64"):
         defined = {line.split("@")[1].split("(")[0] for line in contract.module_ir(dtype, current()).split("\n") if line.startswith("define")}
         found = {name for name in defined if contract.CHOSEN.fullmatch(name)}

@@ -15,7 +15,7 @@ from calque.backend.cpu.loops import emit_panel
 from calque.backend.cpu.loops.emit import emit_kernel
 from calque.backend.cpu.loops.emit_plan import make_plan
 from calque.backend.cpu.loops.emit_reduce import BLOCK
-from calque.backend.cpu.program import executable
+from calque.backend.cpu.program import executable, link
 from calque.base import config
 from calque.kernel import lower
 from calque.kernel.schedule import Loop, Schedule
@@ -64,7 +64,7 @@ def test_both_forms_give_the_same_bits(name: str, target: str, monkeypatch: pyte
     threads = config.settings.threads
     for rows, columns in ((37, 133), (70, 1100), (300, 260)):
         made, inputs, scalars = _compiled(monkeypatch, PROGRAMS[name], rng.standard_normal((rows, columns)).astype(np.float32))
-        old, new = (executable.compile_schedule(_with(made.schedule, panels)) for panels in (False, True))
+        old, new = (link.compile_schedule(_with(made.schedule, panels)) for panels in (False, True))
         kernels = [s.kernel for s in new.schedule.steps if isinstance(s, Loop)]
         assert any(emit_panel.suits(k, make_plan(k, current())) for k in kernels)
         wanted = [a.copy() for a in old.run(inputs, scalars)]

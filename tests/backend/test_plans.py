@@ -248,3 +248,33 @@ def test_another_process_trains_to_the_same_bits_without_planning(tmp_path) -> N
     kept, none, _ = map(int, texts[0][3:])
     assert kept >= 2 and not none
     assert list(map(int, texts[1][3:])) == [0, kept, 0]
+
+
+LOADED = """
+import sys
+parts = ("graph.simplify", "run.pipeline", "kernel.fuse", "kernel.memory", "backend.cpu.contract.params", "backend.cpu.loops.emit",
+         "backend.cpu.program.link", "backend.cpu.program.limits")
+print(*(part for part in parts if f"calque.{part}" in sys.modules))
+"""
+
+
+def test_what_edited_code_makes_is_not_kept(monkeypatch) -> None:
+    key = library.content_key("edited", "x", target.current())
+    monkeypatch.setattr(library, "_SOURCES", "other")
+    library.unedited.cache_clear()
+    library.keep(key, b"x")
+    assert library.disk_cache().get(key) is None
+    monkeypatch.undo()
+    library.unedited.cache_clear()
+    library.keep(key, b"x")
+    assert library.disk_cache().get(key) == b"x"
+
+
+def test_what_runs_a_plan_from_the_disk_does_not_load_what_makes_plans(tmp_path) -> None:
+    """Even if the program is short: it is one of the first of its process."""
+    environment = {**os.environ, "CALQUE_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    environment.pop("CALQUE_VERIFY", None)
+    command = [sys.executable, "-c", STEP.replace("COUNTERS.compiled)", "COUNTERS.compiled)" + LOADED)]
+    first, second = (subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split("\n") for _ in range(2))
+    assert first[:3] == second[:3]
+    assert first[4] and not second[4]

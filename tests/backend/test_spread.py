@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calque.backend.cpu.program import executable
+from calque.backend.cpu.program import link
 from calque.base import config
 from calque.base.dtypes import float32
 from calque.kernel.interpret import interpret
@@ -35,6 +35,6 @@ def test_numbers_in_both_forms(rows: int, columns: int, target: str, monkeypatch
     params = (columns, rows, 0, 0, columns, 0)
     schedule = Schedule(buffers, (Loop(_columns(), (0, 1, 2), params, (0,)),), (2,), 0, (float32,))
     inputs = [rng.standard_normal(n).astype(np.float32) for n in (rows, rows * columns)]
-    (got,) = executable.compile_schedule(schedule).run(inputs, [0.5])
+    (got,) = link.compile_schedule(schedule).run(inputs, [0.5])
     (wanted,) = interpret(schedule, inputs, (0.5,), check=False)
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import calque
 from calque.backend.cpu.compile.target import current
 from calque.backend.cpu.program import executable, streams
-from calque.backend.cpu.program.executable import compile_schedule
+from calque.backend.cpu.program.link import compile_schedule
 from calque.base import config
 from calque.kernel.interpret import interpret
 from calque.kernel.schedule import Loop, Schedule

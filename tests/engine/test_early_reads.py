@@ -19,7 +19,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.backend.cpu.program import executable, link
+from calque.backend.cpu.program import executable, linked
 from calque.backend.cpu.team import progress
 from calque.base.config import settings
 from calque.run import dispatch, partial
@@ -34,7 +34,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "threads", 2)
     monkeypatch.setattr(partial, "available_cores", lambda: 64)
     monkeypatch.setattr(progress, "SOON_WORK", 0)
-    monkeypatch.setattr(link, "SMALL_WORK", 0)
+    monkeypatch.setattr(linked, "SMALL_WORK", 0)
     for name in ("INTERPRET_WORK", "INLINE_WORK", "INLINE_READ_WORK", "INLINE_HABIT_WORK"):
         monkeypatch.setattr(dispatch, name, 0)
 

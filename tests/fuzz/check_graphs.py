@@ -18,7 +18,7 @@ import numpy as np
 
 import calque
 from calque.backend.cpu.code import library
-from calque.backend.cpu.program import executable, link
+from calque.backend.cpu.program import executable, linked
 from calque.backend.cpu.team import memory
 from calque.backend.cpu.team.memory import ALIGNMENT, POOL
 from calque.run import pipeline
@@ -63,11 +63,11 @@ def others(graph: Graph, bits: list[bytes]) -> str:
 @contextlib.contextmanager
 def every_thread() -> Iterator[None]:
     """Also small work is shared between threads."""
-    before, link.SMALL_WORK = link.SMALL_WORK, 0
+    before, linked.SMALL_WORK = linked.SMALL_WORK, 0
     try:
         yield
     finally:
-        link.SMALL_WORK = before
+        linked.SMALL_WORK = before
 
 
 def shrink(seed: int, steps: int, full: bool) -> tuple[int, frozenset[int]]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import calque
-from calque.backend.cpu.program import link
+from calque.backend.cpu.program import linked
 from tests.fuzz.check import Outcome, compare, execute, mismatch, mode, report
 from tests.fuzz.pool import array_of
 from tests.fuzz.programs import Machine
@@ -45,7 +45,7 @@ def test_ten_thousand_programs(seed: int) -> None:
 
 
 def test_the_number_of_threads_changes_no_bit(seed: int, threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "SMALL_WORK", 0)
+    monkeypatch.setattr(linked, "SMALL_WORK", 0)
     for number in range(seed, seed + 12):
         results = []
         for count in (1, 2, 4):

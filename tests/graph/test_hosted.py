@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calque.backend.cpu.program.executable import compile_schedule
+from calque.backend.cpu.program.link import compile_schedule
 from calque.backend.ref.interpret import interpret as by_definition
 from calque.base.dtypes import DType, complex64, complex128, dtype_by_name, float32, float64
 from calque.graph.hosted import hosted

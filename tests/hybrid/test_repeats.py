@@ -15,7 +15,8 @@ import pytest
 
 import calque
 from calque import nn
-from calque.backend.cpu.program import executable, link
+from calque.backend.cpu.program import executable, linked
+from calque.base.config import settings
 from calque.base.native import hot
 from calque.hybrid import call as hybrid_call
 from calque.hybrid import repeat
@@ -214,7 +215,7 @@ def _history(rng: np.random.Generator) -> int:
 
 def _run_as(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs run alone with the interpreter's lock; by a team; as long ones, which run here by habit and borrow their arenas."""
-    monkeypatch.setattr(link, "SMALL_WORK", 1 << 60 if way == "alone" else 0)
+    monkeypatch.setattr(linked, "SMALL_WORK", 1 << 60 if way == "alone" else 0)
     if way == "long":
         monkeypatch.setattr(dispatch, "AT_ONCE", 1e9)
         monkeypatch.setattr(executable, "KEPT_BYTES", 0)

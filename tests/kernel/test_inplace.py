@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calque.backend.cpu.program.executable import compile_schedule
+from calque.backend.cpu.program.link import compile_schedule
 from calque.backend.ref.interpret import interpret as reference
 from calque.base.dtypes import float32, int64
 from calque.kernel.inplace import may_overwrite

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calque.backend.cpu.program import link
-from calque.backend.cpu.program.executable import compile_schedule
+from calque.backend.cpu.program import linked
+from calque.backend.cpu.program.link import compile_schedule
 from calque.base import config
 from calque.ir.program import Program
 from calque.kernel.cost import cost
@@ -70,7 +70,7 @@ def agree(monkeypatch: pytest.MonkeyPatch, program: Program) -> tuple[Schedule, 
     joined, apart = compile_program(program), plain(monkeypatch, program)
     given = inputs_of(joined)
     assert [a.tobytes() for a in interpret(joined, given)] == [a.tobytes() for a in interpret(apart, given)]
-    monkeypatch.setattr(link, "SMALL_WORK", 0)
+    monkeypatch.setattr(linked, "SMALL_WORK", 0)
     for threads in (1, 2, 3):
         monkeypatch.setattr(config.settings, "threads", threads)
         found = [[a.tobytes() for a in compile_schedule(s).run(given, [])] for s in (joined, apart)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import calque
 from calque import nn
-from calque.backend.cpu import backend, contract
+from calque.backend.cpu import contract
 from calque.backend.cpu.program import sized
 from calque.base.config import settings
 from calque.kernel import sizes
@@ -155,7 +155,7 @@ def test_what_an_executable_was_compiled_from_does_not_depend_on_what_was_tuned_
     """Steps on the host find their values by it."""
     made: list[Any] = []
     compiled = sized.compile_sized
-    monkeypatch.setattr(backend, "compile_sized", lambda found: made.append((compiled(found), found)) or made[-1][0])
+    monkeypatch.setattr(sized, "compile_sized", lambda found: made.append((compiled(found), found)) or made[-1][0])
     step = trainer()
     for n in (40, 33, 57, 61, 47, 91, 83, 39, 58, 73):
         step(n)

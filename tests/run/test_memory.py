@@ -18,7 +18,8 @@ import calque
 from bench.models import JOBS
 from calque.backend.base import CheckFailed
 from calque.backend.cpu.backend import CpuBackend
-from calque.backend.cpu.program.executable import CpuExecutable, KeptMemory, compile_schedule
+from calque.backend.cpu.program.executable import CpuExecutable, KeptMemory
+from calque.backend.cpu.program.link import compile_schedule
 from calque.backend.cpu.team.memory import POOL, rounded
 from calque.base.config import settings
 from calque.kernel.memory import predicted_peak

@@ -6,15 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from calque.backend.base import Array, Backend, Executable
-from calque.backend.cpu import contract
+from calque.backend.cpu import contract, program
 from calque.backend.cpu.code.gates import GATES
 from calque.backend.cpu.compile.processes import COUNTERS
 from calque.backend.cpu.compile.target import current, expect
-from calque.backend.cpu.program import limits, plans, tune
-from calque.backend.cpu.program.direct import direct
-from calque.backend.cpu.program.executable import CpuExecutable, compile_schedule
-from calque.backend.cpu.program.link import notes
-from calque.backend.cpu.program.sized import SIZED_PROGRAMS, compile_sized
+from calque.backend.cpu.program import plans, tune
+from calque.backend.cpu.program.executable import CpuExecutable
 from calque.backend.cpu.team.place import CpuMemory
 from calque.base.dtypes import DType
 from calque.base.shapes import Shape, contiguous_strides
@@ -32,11 +29,11 @@ class CpuBackend(CpuMemory, Backend):
 
     def compile(self, schedule: Schedule) -> Executable:
         """Machine code for a schedule."""
-        return compile_schedule(schedule)
+        return program.link.compile_schedule(schedule)
 
     def compile_sized(self, launches: SizedResult) -> Executable:
         """Arguments by arithmetic, and machine code."""
-        return compile_sized(launches)
+        return program.sized.compile_sized(launches)
 
     def recall(self, program: bytes) -> Executable | None:
         """From the disk."""
@@ -70,7 +67,7 @@ class CpuBackend(CpuMemory, Backend):
             "reasons": dict(COUNTERS.reasons),
             "peak_mib": COUNTERS.peak_mib,
             "late": GATES.opened,
-            "refused": FAMILIES.refused + SIZED_PROGRAMS.refused,
+            "refused": FAMILIES.refused + (program.sized.SIZED_PROGRAMS.refused if "sized" in vars(program) else 0),
         }
 
     def workspace_bytes(self, kind: str, spec: Spec, dtype: DType) -> int:
@@ -81,22 +78,22 @@ class CpuBackend(CpuMemory, Backend):
 
     def direct(self, kind: str, spec: Spec, dtype: DType) -> Callable[[Sequence[Array], Sequence[Array]], None] | None:
         """Of the library, compiled or loaded on first use."""
-        return direct(kind, spec, dtype.name)
+        return program.direct.direct(kind, spec, dtype.name)
 
     def narrow(self, kind: str, shapes: tuple[Shape, ...], attrs: tuple[Any, ...]) -> bool:
         """Where the processor multiplies pairs."""
         a, b, *_, out = shapes
         spec = ContractSpec(a, contiguous_strides(a), b, contiguous_strides(b), out, *attrs[-4:])
-        return contract.narrow(kind, spec, current())
+        return contract.is_narrow(kind, spec, current())
 
     def notes(self, schedule: Schedule) -> Mapping[int, str]:
         """Loops behind contractions."""
-        return notes(schedule)
+        return program.link.notes(schedule)
 
     def peak_flops(self, dtype: str) -> float:
         """Multiply-adds from registers."""
-        return limits.peak_flops(dtype)
+        return program.limits.peak_flops(dtype)
 
     def copy_bandwidth(self, nbytes: int) -> float:
         """The faster of cached and streamed copies."""
-        return limits.copy_bandwidth(nbytes, alone=nbytes <= ALONE)
+        return program.limits.copy_bandwidth(nbytes, alone=nbytes <= ALONE)

@@ -1,7 +1,7 @@
 """Native functions that are compiled when somebody calls them.
 
 A contraction reaches more functions than one program calls: tiles of every height, several ways to multiply. Those that are not expected to be
-called (`contract/expected.py`) are left out at first, and their callers are linked with a gate instead: code that jumps to the function if it is
+called (`contract/expectations.py`) are left out at first, and their callers are linked with a gate instead: code that jumps to the function if it is
 there, and else asks for it and sleeps until it is. A thread of this process compiles what is asked for. It needs the interpreter's lock, so
 native code that is run while that is held must reach no closed gate: for such programs everything is compiled before (`link.py`).
 

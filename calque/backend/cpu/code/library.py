@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from calque.backend.cpu import contract
+from calque.backend.cpu import contract, loops
 from calque.backend.cpu.code import llvm
 from calque.backend.cpu.code.gates import GATES
 from calque.backend.cpu.code.partition import Partition, partition
 from calque.backend.cpu.compile import objects
-from calque.backend.cpu.compile.cache import ObjectCache
+from calque.backend.cpu.compile.cache import ObjectCache, digest_of
 from calque.backend.cpu.compile.compiler import LOOPS, TIGHT
 from calque.backend.cpu.compile.objects import Pages
 from calque.backend.cpu.compile.target import TargetInfo, current
-from calque.backend.cpu.loops.emit import emit_kernel
 from calque.backend.cpu.text import runtime_text
 from calque.base import config
 from calque.base.cache import Cache, memoised
@@ -36,6 +35,9 @@ _loaded: dict[str, LoadedCode] = {}  # what is in this process for good, by key 
 _kernels = Cache("machine code of loops", 2000, 1 / 32)  # the same for loops, which are as many as programs want
 _taken: dict[tuple[str, str], frozenset[str]] = {}  # ways of a contraction (by symbol and target) that this process has loaded
 _runtime: dict[str, int] = {}
+_TIGHT = (
+    "outer|beside|apart|dot|stream|(plane|table)_tile|small|flat|lanes|gemm|near|direct|joint|attention|few|int4|lstm|gru|rnn|row|pack_(rows|tall|wide)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,8 @@ class LoadedCode:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """Kind, dtype, the ways it takes (see `contract/claims.py`; None: any), and which functions it will probably call (see `contract/expected.py`;
-    None: any)."""
+    """Kind, dtype, the ways it takes (see `contract/claims.py`; None: any), and which functions it will probably call (see
+    `contract/expectations.py`; None: any)."""
 
     kind: str
     dtype: str
@@ -70,14 +72,23 @@ COUNTERS = Counters()
 
 
 def _sources() -> str:
-    """Hash of the code generator itself, so that objects of another version never match."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    """Hash of this backend, which has the code generator, so that objects of another version never match."""
+    return digest_of(Path(__file__).parents[1], [""])
 
 
-_SOURCES = _sources()  # read while the generator itself is imported: a file edited later must not name what the old code makes
+_SOURCES = _sources()  # read before the generator is imported; whoever keeps what it made asks whether it was edited in between
+
+
+@lru_cache(maxsize=1)
+def unedited() -> bool:
+    """Whether all that writes code is what `_SOURCES` says."""
+    return contract.module_ir is not None and loops.emit_kernel is not None and _sources() == _SOURCES
+
+
+def keep(key: str, data: bytes) -> None:
+    """Put what was made here on the disk, under a name of `content_key`."""
+    if unedited():
+        disk_cache().put(key, data)
 
 
 def content_key(kind: str, text: str, target: TargetInfo) -> str:
@@ -132,7 +143,7 @@ class _Objects:
 
     def _finished(self, number: int, data: bytes) -> None:
         self.found[self.missing[number]] = data
-        disk_cache().put(self.modules[self.missing[number]].key, data)
+        keep(self.modules[self.missing[number]].key, data)
 
     def _compile(self) -> None:
         llvm.compile_all([self.modules[k].source for k in self.missing], self.target, self._finished)
@@ -212,7 +223,7 @@ def _loop(kernel: LoopKernel, target: TargetInfo) -> NativeModule:
     description = f"{kernel}\nscalars {' '.join(d.name for d in kernel.scalars)}"
     key = content_key("loop", description, target)
     symbol = "k" + key[:40]
-    return NativeModule(key, (symbol,), llvm.Source(partial(emit_kernel, kernel, target, symbol)), len(description), loop=True)
+    return NativeModule(key, (symbol,), llvm.Source(lambda: loops.emit_kernel(kernel, target, symbol)), len(description), loop=True)
 
 
 @lru_cache(maxsize=4)
@@ -256,7 +267,7 @@ def _contraction(kind: str, dtype: str, target: TargetInfo, taken: frozenset[str
     listed = disk_cache().get(index)
     if listed is None:
         listed = _listing(kind, dtype, target, taken).encode()
-        disk_cache().put(index, listed)
+        keep(index, listed)
     suffix = _suffix(dtype, target)
     lines = [line.split(" ") for line in listed.decode().split("\n")]
     units = [unit(line[0], dtype, target, int(line[1]), f" {root} {ways}" if line[2] == "1" else "") for line in lines if len(line) == 3]
@@ -270,6 +281,12 @@ def _suffix(dtype: str, target: TargetInfo) -> str:
     return "_" + content_key("contractions", dtype, target)[:20]
 
 
+def _is_tight(name: str, dtype: str) -> bool:
+    """Whether the inner loops of a function have a few instructions, so that the time they take depends on how these are chosen and ordered. Those
+    of bfloat16 and int8 count as such: what they lose otherwise was not measured."""
+    return dtype in ("bfloat16", "int8") or re.match(_TIGHT, name) is not None
+
+
 def unit(name: str, dtype: str, target: TargetInfo, length: int = 0, variant: str = "") -> NativeModule:
     """A unit of the contractions as a module."""
     suffix = _suffix(dtype, target)
@@ -277,7 +294,7 @@ def unit(name: str, dtype: str, target: TargetInfo, length: int = 0, variant: st
     def write() -> str:
         return _contractions(dtype, target).unit(name, suffix)
 
-    source = llvm.Source(write, TIGHT if contract.is_tight(name, dtype) else LOOPS)
+    source = llvm.Source(write, TIGHT if _is_tight(name, dtype) else LOOPS)
     return NativeModule(content_key("unit", f"{dtype} {name}", target), (name + suffix,), source, length, variant)
 
 
@@ -421,9 +438,8 @@ def native_object(key: str, text: str, target: TargetInfo) -> bytes:
 
 @lru_cache(maxsize=4)
 def _runtime_module(target: TargetInfo) -> NativeModule:
-    text = runtime_text.module_text()
-    key = content_key("runtime", text, target)
-    return NativeModule(key, tuple(runtime_text.ENTRY_POINTS), llvm.Source(lambda: text, TIGHT), 2 * len(text))
+    source = llvm.Source(runtime_text.module_text, TIGHT)
+    return NativeModule(content_key("runtime", "", target), tuple(runtime_text.ENTRY_POINTS), source, 1 << 16)
 
 
 def runtime_functions() -> dict[str, int]:

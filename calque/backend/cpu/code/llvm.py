@@ -56,10 +56,10 @@ def _binding() -> Any:
 def version() -> str:
     """Which LLVM compiles: part of every cache key. Read from the files of llvmlite, which is imported only to compile."""
     folder = llvmlite_folder()
-    files = sorted((folder / "binding").glob("*llvmlite.*"))  # the compiled library; its size and age tell builds of one version apart
-    stamps = [f"{f.name} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in files]
-    names = sorted(f.name for f in folder.parent.glob("llvmlite-*.*-info"))  # what importlib.metadata would read, which takes 10 ms to import
-    return " ".join([*names, *stamps])
+    with os.scandir(folder / "binding") as found:  # the compiled library; its size and age tell builds of one version apart
+        stamps = sorted(f"{f.name} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in found if "llvmlite." in f.name)
+    beside = os.listdir(folder.parent)  # has what importlib.metadata would read, which takes 10 ms to import
+    return " ".join([*sorted(name for name in beside if name.startswith("llvmlite-") and name.endswith("-info")), *stamps])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 MAGIC = b"calque object 1\n"
@@ -106,6 +107,26 @@ class ObjectCache:
             except OSError:
                 self._usable = False
         return bool(self._usable)
+
+
+def digest_of(package: Path, parts: Sequence[str], apart: str = "") -> str:
+    """Hash of the names and the contents of the Python files in folders of a package, but for one folder; "" if there are none.
+
+    A new process waits for it before it can ask for anything: hence no objects of `pathlib` and no buffers.
+    """
+    root = str(package)
+    files = []
+    for part in parts:
+        for folder, folders, names in os.walk(f"{root}/{part}"):
+            if folder == f"{root}/{apart}":
+                folders.clear()
+            else:
+                files += [f"{folder}/{name}" for name in names if name.endswith(".py")]
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        with open(path, "rb", buffering=0) as file:
+            digest.update(f"{path.removeprefix(root)}\0".encode() + file.readall())
+    return digest.hexdigest() if files else ""
 
 
 def _ours(status: os.stat_result) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from calque.backend.cpu.contract.attention import attention_functions
 from calque.backend.cpu.contract.attention_grad import attention_grad_functions
 from calque.backend.cpu.contract.bfloat import bfloat_module
@@ -31,16 +29,6 @@ from calque.backend.cpu.contract.weight_grad import weight_grad_functions
 from calque.backend.cpu.contract.winograd import ALL_FORMS, FORMS
 from calque.backend.cpu.contract.winograd_conv import winograd_conv_functions
 from calque.backend.cpu.contract.winograd_weight import winograd_weight_functions
-
-_TIGHT = re.compile(
-    "outer|beside|apart|dot|stream|(plane|table)_tile|small|flat|lanes|gemm|near|direct|joint|attention|few|int4|lstm|gru|rnn|row|pack_(rows|tall|wide)"
-)
-
-
-def is_tight(name: str, dtype: str) -> bool:
-    """Whether the inner loops of a function have a few instructions, so that the time they take depends on how these are chosen and ordered. Those
-    of bfloat16 and int8 count as such: what they lose otherwise was not measured."""
-    return dtype in ("bfloat16", "int8") or _TIGHT.match(name) is not None
 
 
 def module_ir(dtype: str, target: VectorUnit) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 
 from calque.backend.base import Array, CheckFailed, Executable, Scalar, beside
 from calque.backend.cpu.program.host import run_contract, run_host
-from calque.backend.cpu.program.link import BRIEF_WORK, Linked, NativeCall, link, runs_alone
+from calque.backend.cpu.program.linked import BRIEF_WORK, Linked, NativeCall, runs_alone
 from calque.backend.cpu.program.rerun import Rerun
 from calque.backend.cpu.team import callable as native_calls
 from calque.backend.cpu.team.memory import poison, rounded
@@ -471,8 +471,3 @@ def _wrapped(value: Scalar) -> int:
     if isinstance(value, float):
         return int(value) if math.isfinite(value) else 0
     return (int(value) + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-def compile_schedule(schedule: Schedule) -> CpuExecutable:
-    """Machine code and argument words for a schedule."""
-    return CpuExecutable(schedule, link(schedule))

@@ -18,44 +18,18 @@ from calque.backend.cpu.compile.target import current
 from calque.backend.cpu.loops.emit_plan import instruction_cost
 from calque.backend.cpu.program import follow, interleave, tune
 from calque.backend.cpu.program.calls import CallFacts, call_of
+from calque.backend.cpu.program.executable import CpuExecutable
+from calque.backend.cpu.program.linked import Ends, Linked, NativeCall, ends_of, runs_alone
 from calque.backend.cpu.program.streams import with_streams
 from calque.backend.cpu.team.memory import ALIGNMENT, POOL
 from calque.base import config
 from calque.base.cache import memoised
-from calque.base.dtypes import DType
 from calque.kernel.epilogue import NOT_READ, Epilogue, Refusal
 from calque.kernel.epilogue import follow as epilogue
 from calque.kernel.loops import LoopKernel
 from calque.kernel.schedule import Contract, Host, Loop, Schedule, Step
 
-SMALL_WORK = 32768
-"""Below this many element operations (see `_work_of`) a stretch runs on the calling thread alone."""
-BRIEF_WORK = 20_000_000
-"""The same for a whole program while somebody records on another core (`backend.base.beside`): some milliseconds."""
-
 Range = tuple[int, int, int, bool]  # memory object, first byte, end, written
-
-
-@dataclass(frozen=True, slots=True)
-class NativeCall:
-    """Launches first..first + count - 1 in one native call, or one step on the host. `work` estimates its element operations."""
-
-    first: int
-    count: int
-    work: int = 0
-    host: Host | Contract | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """What of a run is to be seen from outside. The arrays of a run are `inputs` that it is given, then `fresh` ones of so many elements and types;
-    `outputs`: which of them each output is as a whole, or -1; `checks`: buffers of the values that say whether a check has failed, and the
-    first byte of each in the arena, or -1 elsewhere."""
-
-    inputs: int
-    fresh: tuple[tuple[int, DType], ...]
-    outputs: tuple[int, ...]
-    checks: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,37 +55,6 @@ class Unlinked:
     stretches: tuple[NativeCall, ...]
     check_stretches: int
     arena_bytes: int
-    ready: tuple[tuple[int, int], ...]
-    ends: Ends
-
-
-@dataclass(frozen=True, slots=True)
-class Linked:
-    """Everything about a schedule that does not change between runs.
-
-    `words` holds the arguments of all launches; `records` three words per launch (function, byte offset of its arguments,
-    flags: see `interleave.flags`).
-    Patch table: words[positions[i]] = address of memory object sources[i] + offsets[i]. Memory objects are the inputs, then the
-    fresh outputs, then the arena. `dynamic`: (position, scalar leaf, factor) added to a word. `ready`: for
-    every output, how many launches have run when its value is there, and the work of the others.
-    """
-
-    words: Array
-    records: Array
-    positions: Array
-    sources: Array
-    offsets: Array
-    float_positions: Array
-    float_leaves: tuple[int, ...]
-    int_positions: Array
-    int_leaves: tuple[int, ...]
-    dynamic: tuple[tuple[int, int, int], ...]
-    constants: dict[int, Array]
-    stretches: tuple[NativeCall, ...]
-    check_stretches: int
-    arena_bytes: int
-    launched: tuple[library.NativeModule, ...]  # whose first function a launch calls
-    needed: library.Needed
     ready: tuple[tuple[int, int], ...]
     ends: Ends
 
@@ -279,11 +222,6 @@ def _point_cost(kernel: LoopKernel) -> int:
     return max(1, sum(instruction_cost(s.instrs) for s in kernel.stages) // 4)
 
 
-def runs_alone(stretch: NativeCall) -> bool:
-    """Whether a stretch runs on the calling thread alone, which may keep the interpreter's lock meanwhile."""
-    return stretch.host is None and stretch.work < SMALL_WORK
-
-
 def _stretches(schedule: Schedule, work: Sequence[int]) -> tuple[tuple[NativeCall, ...], int]:
     """Native calls and host steps in order, and how many of them compute the checks. `work`: of every native launch."""
     found: list[NativeCall] = []
@@ -444,25 +382,6 @@ def native_contraction(schedule: Schedule, step: Contract) -> library.Contractio
     return library.Contraction(step.kind, dtype, contract.ways_of(step.kind, native, dtype, current()))
 
 
-def ends_of(schedule: Schedule) -> Ends:
-    """Of a schedule."""
-    buffers = schedule.buffers
-    inputs = 1 + max((b.index if b.kind == "input" else b.donor for b in buffers if b.kind == "input" or b.donor >= 0), default=-1)
-    fresh = {k: b for k, b in enumerate(buffers) if b.kind == "output" and b.donor < 0}
-    places = {k: inputs + i for i, k in enumerate(fresh)}
-    given = {b.index: b for b in buffers if b.kind == "input"}
-
-    def place(k: int) -> int:
-        b = buffers[k]
-        donor = given.get(b.donor) if b.kind == "output" and b.donor >= 0 else None
-        if donor is not None:
-            return b.donor if donor.dtype is b.dtype and donor.numel == b.numel else -1
-        return places.get(k, -1)
-
-    checks = tuple([(k, buffers[k].index if buffers[k].kind == "arena" else -1) for k in schedule.checks])
-    return Ends(inputs, tuple([(b.numel, b.dtype) for b in fresh.values()]), tuple(map(place, schedule.outputs)), checks)
-
-
 def unlinked(schedule: Schedule, calls: Sequence[CallFacts] | None = None) -> Unlinked:
     """The arguments of a schedule. `calls`: of its native contractions in order, if that is known."""
     linker = Linker(schedule, calls)
@@ -528,6 +447,11 @@ def linked(a: Unlinked) -> Linked:
 def link(schedule: Schedule) -> Linked:
     """Compile the kernels of a schedule and lay out its arguments."""
     return linked(unlinked(schedule))
+
+
+def compile_schedule(schedule: Schedule) -> CpuExecutable:
+    """Machine code and argument words for a schedule."""
+    return CpuExecutable(schedule, link(schedule))
 
 
 def target_key() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,17 @@ from calque.backend.cpu.code import library
 from calque.backend.cpu.code.library import NativeModule, Needed
 from calque.backend.cpu.code.llvm import Source
 from calque.backend.cpu.compile import objects
+from calque.backend.cpu.compile.cache import digest_of
 from calque.backend.cpu.compile.target import current, known
 from calque.backend.cpu.program import tune
 from calque.backend.cpu.program.executable import CpuExecutable
-from calque.backend.cpu.program.link import Linked, NativeCall, ends_of, runs_alone
+from calque.backend.cpu.program.linked import Linked, NativeCall, ends_of, runs_alone
 from calque.backend.cpu.team.memory import POOL
 from calque.base.dtypes import dtype_by_name
 from calque.kernel.schedule import Buffer, Schedule
 
 _FORM = "calque plan 4"
-_LAYERS = ("base", "ir", "ops", "graph", "kernel", "backend")
+_LAYERS = ("base", "ir", "ops", "graph", "kernel", "backend", "run")
 _KINDS = ("input", "output", "arena")
 
 
@@ -44,16 +46,18 @@ COUNTERS = Counters()
 
 
 def _planner() -> str:
-    """Hash of the code that makes plans; empty if it does not lie in files."""
-    package = Path(__file__).parents[3]
-    files = [*(f for layer in _LAYERS for f in package.glob(f"{layer}/**/*.py")), *package.glob("run/pipeline.py")]
-    digest = hashlib.sha256(np.__version__.encode())
-    for path in sorted(files):
-        digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
-    return digest.hexdigest() if files else ""
+    """NumPy and a hash of the code that makes plans, but for this backend's, which is in every key; empty if it does not lie in files."""
+    found = digest_of(Path(__file__).parents[3], _LAYERS, "backend/cpu")
+    return np.__version__ + found if found else ""
 
 
-_PLANNER = _planner()  # read before the passes are imported; whoever keeps a plan reads again, as they may have been edited in between
+_PLANNER = _planner()  # read before the passes are imported; whoever keeps what they have found out asks whether they were edited in between
+
+
+@lru_cache(maxsize=1)
+def _imported() -> str:
+    """The same once more, when all passes are imported."""
+    return _planner()
 
 
 def _key(program: bytes) -> str:
@@ -66,9 +70,9 @@ def _key(program: bytes) -> str:
 def keep(program: bytes, executable: CpuExecutable) -> None:
     """Put what was linked for a program (described without loss) on the disk, unless it needs Python or values of its own to run."""
     linked, key = executable.linked, _key(program)
-    if not key or linked.constants or any(s.host is not None for s in linked.stretches) or _planner() != _PLANNER:
+    if not key or linked.constants or any(s.host is not None for s in linked.stretches) or _imported() != _PLANNER:
         return
-    library.disk_cache().put(key, json.dumps(_packed(executable), separators=(",", ":")).encode())
+    library.keep(key, json.dumps(_packed(executable), separators=(",", ":")).encode())
     COUNTERS.kept += 1
 
 
@@ -81,8 +85,8 @@ def read(name: bytes) -> bytes | None:
 def write(name: bytes, data: bytes) -> None:
     """Put something else that planning has found out on the disk."""
     key = _key(name)
-    if key and _planner() == _PLANNER:
-        library.disk_cache().put(key, data)
+    if key and _imported() == _PLANNER:
+        library.keep(key, data)
 
 
 def recall(program: bytes) -> CpuExecutable | None:

@@ -65,7 +65,8 @@ def _label(kind: str, spec: Spec, dtype: str, threads: int, candidates: dict[str
     label = _stored(name)
     if label not in candidates:
         label = fastest(race(kind, spec, dtype, candidates))
-        _cache().put(name, f"{MAGIC}\n{label}".encode())
+        if library.unedited():
+            _cache().put(name, f"{MAGIC}\n{label}".encode())
     return label
 
 
