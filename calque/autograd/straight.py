@@ -8,10 +8,10 @@ if one is not there. Templates of the same steps share the source and its code; 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from calque.base.cache import Cache
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import get_default_dtype
 from calque.base.layout import Layout, layout
 from calque.ops.opdef import OpDef

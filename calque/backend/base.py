@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from threading import get_ident
 from typing import Any
 
 from calque.base.config import available_cores, settings
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import DType
 from calque.base.layout import Layout
 from calque.base.shapes import Shape

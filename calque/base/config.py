@@ -11,9 +11,10 @@ import os
 import re
 import sys
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from calque.base.dataclass import dataclass
 from calque.base.text import nearest
 
 MOST_DEVICES = 256  # logical devices; each that is used has threads of its own

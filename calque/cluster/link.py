@@ -8,11 +8,12 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import numpy as np
 
+from calque.base.dataclass import dataclass
 from calque.base.errors import DistributedError
 from calque.cluster.shard import Operation
 

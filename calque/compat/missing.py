@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from calque.base.dataclass import dataclass
 from calque.base.text import LONGEST, clipped, nearest
 from calque.compat.finder import VERSIONS
 

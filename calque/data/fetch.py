@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from calque.base.asked import ASKED
+from calque.base.dataclass import dataclass
 from calque.base.device import META
 from calque.base.errors import DataError
 from calque.data.collate import collate, default_collate

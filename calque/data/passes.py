@@ -13,10 +13,11 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
+from calque.base.dataclass import dataclass
 from calque.base.errors import WorkerError
 from calque.data.dataset import size_of
 from calque.data.fetch import END, StreamFetcher, shorten

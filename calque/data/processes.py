@@ -21,11 +21,12 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from calque.base.config import whole_environment
+from calque.base.dataclass import dataclass
 from calque.base.errors import WorkerError
 from calque.data.fetch import END, shorten
 from calque.data.payload import GUARD, Payload

@@ -10,10 +10,10 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 from weakref import ref
 
+from calque.base.dataclass import dataclass
 from calque.base.errors import WorkerError
 from calque.data.worker_info import WorkerInfo, set_worker_info
 from calque.observe import events

@@ -7,9 +7,9 @@ InfiniBand NDR (400 Gb/s). Latencies are of one small message between two progra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, inf, log2
 
+from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError
 from calque.base.extras import need
 from calque.base.text import shown, type_name

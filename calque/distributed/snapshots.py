@@ -11,7 +11,8 @@ import contextlib
 import os
 import struct
 import zlib
-from dataclasses import dataclass
+
+from calque.base.dataclass import dataclass
 
 _HEAD = struct.Struct("<8sQQIIII")  # mark, number of the commit, bytes, their CRC-32, ranks of the gang, gang, CRC-32 of the head before it
 _MARK = b"calque01"

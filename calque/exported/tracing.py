@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 from itertools import product
 from random import Random
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.base.dataclass import dataclass
 from calque.base.errors import ExportError
 from calque.base.layout import Layout, dense_layout
 from calque.exported import tree

@@ -6,13 +6,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.asked import ASKED
+from calque.base.dataclass import dataclass
 from calque.base.device import CPU, META
 from calque.base.errors import ArgumentError
 from calque.base.text import shown

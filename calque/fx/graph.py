@@ -10,11 +10,11 @@ import operator
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import NoneType
 from typing import Any, NamedTuple
 
 from calque.autograd.transform.tree import flatten, unflatten
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.text import described

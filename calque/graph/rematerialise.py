@@ -8,9 +8,9 @@ one of the two stays in memory in between. The arithmetic is the same, so are th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from calque.base.dataclass import dataclass
 from calque.ir.program import Check, Node, Program
 
 LARGE = 1 << 20  # bytes from which a value is worth the trouble

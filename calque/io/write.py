@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import re
-import shutil
 import stat
 import zlib
 from collections.abc import Callable, Iterator
@@ -217,7 +216,8 @@ def _write_error(path: str, folder: str, error: OSError, needed: int, previous: 
         text = f"[save] cannot write {path!r}: the folder {folder!r} does not exist; create it with os.makedirs first"
     else:
         try:
-            free = f"{shutil.disk_usage(folder).free:,} bytes free"
+            there = os.statvfs(folder)  # not `shutil`, which loads three ways to compress
+            free = f"{there.f_bavail * there.f_frsize:,} bytes free"
         except OSError:
             free = "free space unknown"
         kept = "the previous file is unchanged" if previous else "nothing was left behind"

@@ -6,10 +6,11 @@ whose construction would take four times as long if Python did).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any, Protocol
 
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import DType
 from calque.base.shapes import Shape
 

@@ -7,9 +7,9 @@ data, so that a test can apply one alone and a trace can say which fired where.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import DType
 from calque.base.shapes import Shape
 from calque.ir.program import Check, Node, Program

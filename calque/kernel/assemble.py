@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from calque.base.dataclass import dataclass
 from calque.base.shapes import Shape, contiguous_strides
 from calque.ir.program import Program
 from calque.kernel.facts import Class, Facts

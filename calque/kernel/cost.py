@@ -7,9 +7,9 @@ per launch, and every element that is written once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
+from calque.base.dataclass import dataclass
 from calque.ir.program import Node
 from calque.ir.scalar import BINARY, UNARY
 from calque.kernel.loops import JOINING, LoopKernel

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ctypes import c_float
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import DType, bool_, float32, int32, int64
 from calque.base.shapes import Shape, contiguous_strides
 from calque.ir import scalar

@@ -9,9 +9,10 @@ the (batch, rows, columns) of the result, and written so that it can.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from calque.base.dataclass import dataclass
 from calque.kernel.loops import INDEXED, Access
 from calque.kernel.schedule import Buffer, Contract, Loop
 

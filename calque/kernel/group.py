@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf, prod
 from typing import Literal
 
+from calque.base.dataclass import dataclass
 from calque.base.shapes import Shape
 from calque.ir.index import Coords, Form, NeedsSplit, dims_of, split_coords, split_form
 

@@ -43,10 +43,11 @@ accumulators in a fixed order that depends on extents only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from calque.base.cache import Cache
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import DType
 
 JOINING = {"add_at": "add", "mul_at": "mul", "max_at": "max", "min_at": "min"}

@@ -5,10 +5,11 @@ Two groups with the same structure give equal `LoopKernel`s whatever their exten
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import DType, int64
 from calque.ir.index import Form, NeedsSplit
 from calque.kernel.emit import Address, Draft, Emitter

@@ -9,11 +9,11 @@ named by their order of appearance, and what was lowered for an equal descriptio
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 from calque.base.cache import Cache
 from calque.base.config import settings
+from calque.base.dataclass import dataclass
 from calque.ir.index import Coords
 from calque.ir.program import Node
 from calque.kernel.emit import Address

@@ -8,8 +8,9 @@ Sizes may be symbols here (`ir/symint.py`): they are asked for equality alone, s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import DType, int16, int32, int64, uint8
 from calque.ir.program import Program
 from calque.kernel.assemble import PlannedStep, contract_call

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 
+from calque.base.dataclass import dataclass
 from calque.base.shapes import Shape, contiguous_strides
 from calque.ir.index import ZERO, Coords, broadcast, flatten, unflatten
 from calque.ir.program import Node

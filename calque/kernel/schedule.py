@@ -6,9 +6,9 @@ buffers with different ids may overlap: compare their byte ranges; an output wit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import DType
 from calque.base.shapes import Shape
 from calque.kernel.loops import LoopKernel

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cached_property, lru_cache
 from itertools import count
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ import numpy as np
 
 from calque.base.cache import Cache, forgetful
 from calque.base.config import settings
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import DType
 from calque.ir.symint import PLAIN, Guarded, Sizes, SymInt
 from calque.kernel.loops import LoopKernel

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from calque.autograd.checkpoint import checkpoint
 from calque.base.config import settings
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import float64
 from calque.base.errors import ArgumentError, MemoryPlanError, ShapeError
 from calque.base.text import human, shown, type_name

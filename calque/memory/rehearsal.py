@@ -10,13 +10,13 @@ from __future__ import annotations
 import gc
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from sys import getrefcount
 from typing import Any, NoReturn
 from weakref import ref
 
 import numpy as np
 
+from calque.base.dataclass import dataclass
 from calque.base.device import Device
 from calque.base.errors import MemoryPlanError
 from calque.base.layout import Layout

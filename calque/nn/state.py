@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
 from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from threading import get_ident
 from typing import Any
 
 import numpy as np
 
 from calque.autograd.modes import no_grad
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import from_numpy_dtype
 from calque.base.errors import DTypeError, StateDictError, how_to_pass
 from calque.base.text import LONGEST, clipped, described, function_name, nearest, shown, type_name

@@ -7,11 +7,11 @@ compilation is compared with costs one pass over the nodes of a program that is 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
 from calque.base.cache import Cache, Table, register
+from calque.base.dataclass import dataclass
 from calque.base.errors import RepetitionWarning
 from calque.ir.program import Program
 from calque.observe.source import line_of, user_site, warn_user

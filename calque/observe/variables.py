@@ -9,11 +9,12 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any, NamedTuple
 
+from calque.base.dataclass import dataclass
 from calque.base.layout import Layout
 from calque.observe.source import inside_package
 

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import DType
 from calque.base.errors import UnsupportedTypeError
 from calque.base.native import acyclic

@@ -7,10 +7,10 @@ and additions of a call. Sizes may be symbols there (see `ir/symint.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from calque.base.dataclass import dataclass
 from calque.base.shapes import Shape, broadcast_shapes, broadcast_strides
 from calque.ops.opdef import Attrs, OpDef
 

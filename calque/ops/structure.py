@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import marshal
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import DType
 from calque.ir.program import Node, Program
 from calque.ops import BUILTIN

@@ -7,12 +7,13 @@ tree of them: a macro that ends with a `Test` goes on with one of several others
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from sys import getrefcount
 from typing import Any
 
 import numpy as np
 
+from calque.base.dataclass import dataclass
 from calque.base.device import Device
 from calque.base.layout import Layout
 from calque.record.others import foreign_buffer

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from calque.base.dataclass import dataclass
 from calque.base.errors import ProfileError
 from calque.base.text import type_name
 from calque.kernel.cost import Cost, cost, describe, lines

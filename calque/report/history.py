@@ -9,11 +9,12 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import FrameType
 from typing import Any
 
 from calque.base.cache import Cache
+from calque.base.dataclass import dataclass
 from calque.base.errors import LeakWarning
 from calque.observe.source import inside_package, user_line, warn_user
 from calque.record.path import Counters

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 import calque
 from calque import nn, optim
+from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError, CheckpointError, NonFiniteError
 from calque.base.extras import need
 from calque.data import DataLoader

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError, CheckpointNotFoundError
 from calque.base.text import nearest, shown, type_name
 from calque.vision import models

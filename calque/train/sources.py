@@ -7,12 +7,13 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError, DataError
 from calque.base.extras import need
 from calque.base.text import nearest, shown

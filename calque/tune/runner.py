@@ -11,7 +11,6 @@ import random
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError, DeviceError, WorkerError
 from calque.base.text import shown, type_name
 from calque.memory.plan import bytes_of

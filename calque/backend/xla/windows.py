@@ -7,11 +7,11 @@ the view is then a (strided) slice of one axis of the grid.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from typing import Any
 
+from calque.base.dataclass import dataclass
 from calque.base.shapes import Shape, contiguous_strides, overlaps
 
 UNROLLED = 64

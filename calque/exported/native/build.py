@@ -9,11 +9,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from calque.backend.cpu.program.standalone import TargetInfo, current, object_file, portable
+from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError, ExportError, MissingExtraError
 from calque.base.extras import there
 from calque.base.text import shown

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from calque.backend.cpu.backend import CpuBackend
 from calque.backend.cpu.program.standalone import BEHIND_SCRATCH, SCRATCH_BYTES, Launches, TargetInfo, compiling_for, hosted, standalone
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, ExportError
 from calque.base.text import shown

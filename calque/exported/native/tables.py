@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from binascii import hexlify
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from calque.backend.cpu.program.standalone import SCRATCH_BYTES, TEXT_LEVEL, TargetInfo, launches_text
 from calque.backend.cpu.text.address_text import with_addresses
+from calque.base.dataclass import dataclass
 from calque.exported.graph import Spec
 from calque.exported.native import runtime
 from calque.exported.native.plan import ARGUMENTS, Linked, Plan, Signature, dtype_number, rounded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from calque.base.dataclass import dataclass
 from calque.base.errors import CheckpointError, CheckpointNotFoundError, DTypeError, UnsafeFileError
 from calque.base.extras import need
 from calque.base.text import described, shown

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from calque import nn
+from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError
 from calque.tensor import Tensor
 from calque.vision.models.mobilenet import divisible

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache, partial
 from mmap import PAGESIZE
 from pathlib import Path
@@ -26,6 +26,7 @@ from calque.backend.cpu.compile.target import TargetInfo, current
 from calque.backend.cpu.text import runtime_text
 from calque.base import config
 from calque.base.cache import Cache, memoised
+from calque.base.dataclass import dataclass
 from calque.kernel.loops import LoopKernel
 
 T = TypeVar("T")

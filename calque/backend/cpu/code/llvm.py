@@ -9,7 +9,6 @@ import os
 import threading
 from collections import ChainMap, deque
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +18,7 @@ from calque.backend.cpu.compile.objects import CodeMemory, Pages, UnsupportedObj
 from calque.backend.cpu.compile.processes import COUNTERS, POOL, Job, llvmlite_folder
 from calque.backend.cpu.compile.target import TargetInfo, current
 from calque.base import config
+from calque.base.dataclass import dataclass
 from calque.base.errors import CompileError
 
 LIBRARY_FUNCTIONS = (

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass
 from functools import cache
+
+from calque.base.dataclass import dataclass
 
 _NAME = re.compile(r"@([\w.$]+)")
 _DEFINITION = re.compile(r"define [^\n]*?@([\w.$]+)\(")

@@ -15,8 +15,10 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
+
+from calque.base.dataclass import dataclass
 
 _MACHINES = {62: 1}  # ELF machine -> its relocation "absolute address, 64 bits"; only x86-64, which needs no flush of instruction caches
 _ALLOCATED, _WRITABLE = 2, 1  # section flags

@@ -11,13 +11,13 @@ import platform
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from calque.backend.cpu.compile.cache import ObjectCache
 from calque.backend.cpu.compile.processes import POOL
 from calque.base import config
+from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError
 
 SCRATCH_BYTES = 5 << 20

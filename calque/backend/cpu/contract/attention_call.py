@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.target import VectorUnit
+from calque.base.dataclass import dataclass
 from calque.ops.routines import AttentionSpec
 
 HEAD = ("queries", "keys", "features", "outputs", "scale", "causal", "products", "batch_dims", "query_chunk", "key_block", "splits",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.text.emit_text import FunctionText
 from calque.backend.cpu.text.emit_text import Value as Value
+from calque.base.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ Source: Hochreiter and Schmidhuber, "Long Short-Term Memory" (1997); Cho et al. 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from calque.backend.cpu.contract.attention_math import LOG2_E, compare, constant, exp2, pick, power_minus_one
 from calque.backend.cpu.contract.builder import Builder
+from calque.base.dataclass import dataclass
 
 Steps = dict[str, tuple[str, ...]]
 SEQUENCE, STATE, WEIGHT, VECTOR = ("time", "row"), ("row",), ("row", "column"), ()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from calque.backend.cpu.contract.builder import Builder, Value
@@ -24,6 +23,7 @@ from calque.backend.cpu.contract.strided import is_strided
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.contract.winograd import FIVE, STRIDED, STRIDED_BACK, THREE, Form
 from calque.base.cache import memoised
+from calque.base.dataclass import dataclass
 
 Words = Mapping[str, Any]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from calque.backend.cpu.contract.builder import Builder, ParameterBlock
 from calque.backend.cpu.contract.pack import PATCH_WORDS, PatchWords
+from calque.base.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ channels and taps stays in registers; a finished tile is turned once on its way 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from calque.backend.cpu.contract.builder import Builder, Value
@@ -19,6 +18,7 @@ from calque.backend.cpu.contract.near import SAME_SETS_BYTES, is_near
 from calque.backend.cpu.contract.pack import read_patch, valid_lanes
 from calque.backend.cpu.contract.target import CONVOLUTION_BYTES, Blocking
 from calque.backend.cpu.contract.tiles import bias_parameter, lines_at_once, tile_array, tile_size
+from calque.base.dataclass import dataclass
 
 IMAGE_BYTES = 256 << 10
 """Wanted size of a packed block: it shares the second-level cache with a panel of weights."""

@@ -9,7 +9,6 @@ The gradient of a stride is the same on a copy with zeros inserted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from calque.backend.cpu.contract.builder import Builder, Value
@@ -20,6 +19,7 @@ from calque.backend.cpu.contract.lanes import is_lanes, lanes_functions
 from calque.backend.cpu.contract.pack import even_masks, load_even, read_patch, valid_lanes
 from calque.backend.cpu.contract.target import CONVOLUTION_BYTES, Blocking
 from calque.backend.cpu.contract.tiles import store_sums, table_loop
+from calque.base.dataclass import dataclass
 
 MOST_ROWS = 25
 """Output channels per group; with more, :mod:`direct` fills its vectors with them."""

@@ -8,7 +8,7 @@ meets zeros between the rows of g.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from calque.backend.cpu.contract.builder import Builder, ParameterBlock, passed_on
 from calque.backend.cpu.contract.flat import NEAR_BYTES, PLANES_AT, SUMS_AT, batch_size, block_layout
@@ -17,6 +17,7 @@ from calque.backend.cpu.contract.lanes import takes_lanes
 from calque.backend.cpu.contract.micro import lane_sums
 from calque.backend.cpu.contract.pack import PatchWords, read_patch
 from calque.backend.cpu.contract.target import Blocking
+from calque.base.dataclass import dataclass
 
 MOST_TAPS = 9
 MOST_CHANNELS = 8

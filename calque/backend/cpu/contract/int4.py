@@ -6,7 +6,6 @@ rows of the tile use; the sums of a group are multiplied by its scale as they ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from calque.backend.cpu.contract.attention_math import slots
@@ -14,6 +13,7 @@ from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.int8 import byte_declarations
 from calque.backend.cpu.contract.micro import lane_sums
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
+from calque.base.dataclass import dataclass
 from calque.ops.routines import Int4Spec
 
 COLUMNS = {1: 4, 2: 4, 3: 2, 4: 2}

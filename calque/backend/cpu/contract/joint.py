@@ -7,13 +7,14 @@ interleaved on their way into dx, so that whole runs of a row are written instea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.gemm import packed_depth, panel_rows
 from calque.backend.cpu.contract.pack import transpose
 from calque.backend.cpu.contract.target import SCRATCH_BYTES, Blocking
 from calque.backend.cpu.contract.tiles import bias_parameter, lines_at_once, tile_size
+from calque.base.dataclass import dataclass
 
 IMAGE_BYTES = 256 << 10
 """Wanted size of the padded copy of a block of rows of g."""

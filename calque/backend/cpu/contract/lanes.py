@@ -9,7 +9,6 @@ x and g are transposed, and the sums of all taps stay in registers while the pix
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from calque.backend.cpu.contract.builder import Builder, Value, passed_on
@@ -17,6 +16,7 @@ from calque.backend.cpu.contract.conv_words import read_conv
 from calque.backend.cpu.contract.finish import finish
 from calque.backend.cpu.contract.pack import read_patch, transpose
 from calque.backend.cpu.contract.target import Blocking
+from calque.base.dataclass import dataclass
 
 PACKED_BYTES = 24 << 10
 """Largest padded image of a block of channels: with its result it stays in the first-level cache."""

@@ -7,11 +7,12 @@ patches straight from the image, ``copy_out`` writes a finished tile to a stride
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 
 from calque.backend.cpu.contract.builder import Builder, ParameterBlock, Value
 from calque.backend.cpu.contract.target import Blocking
+from calque.base.dataclass import dataclass
 
 SQUARES_AHEAD = 8
 """How far ahead rows are asked for, never behind their end (which may be another head's): into the second-level cache, because rows a power of

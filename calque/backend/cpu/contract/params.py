@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import gcd, prod
 from typing import Any, ClassVar
@@ -39,6 +39,7 @@ from calque.backend.cpu.contract.winograd import (
 from calque.backend.cpu.contract.winograd_conv import shared_elements, takes_rows
 from calque.backend.cpu.contract.winograd_weight import parts
 from calque.base.cache import memoised
+from calque.base.dataclass import dataclass
 from calque.base.shapes import Shape
 from calque.ops.opdef import get
 from calque.ops.routines import ContractSpec, Spec

@@ -9,7 +9,7 @@ tall, they are brought together first. Sums over a part of an image, or over som
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from calque.backend.cpu.contract.builder import Builder, ParameterBlock, Value
 from calque.backend.cpu.contract.gemm import depth_block, panel_rows
@@ -17,6 +17,7 @@ from calque.backend.cpu.contract.pack import PatchWords, read_patch
 from calque.backend.cpu.contract.plane_tile import LINE_BYTES, plane_tile_functions
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.contract.tiles import tile_array
+from calque.base.dataclass import dataclass
 
 FEWEST = 16
 FEWEST_PIXELS = 32

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from calque.backend.cpu.contract.schedule import UNTUNED, ProductSchedule
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.base.cache import memoised
+from calque.base.dataclass import dataclass
 from calque.ops.routines import AddedSpec, ContractSpec
 
 DTYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "int8": "i8"}

@@ -10,7 +10,6 @@ Source: Appleyard et al., "Optimizing performance of recurrent neural networks o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from calque.backend.cpu.contract.attention_call import is_absent
@@ -18,6 +17,7 @@ from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.cells import CELLS, SEQUENCE, Cell, Steps
 from calque.backend.cpu.contract.gemm import panel_rows
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
+from calque.base.dataclass import dataclass
 from calque.ops.routines import RecurrentSpec
 
 FEW_ROWS = 4  # panels are not cut smaller than this for the sake of more threads

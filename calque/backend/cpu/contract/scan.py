@@ -7,11 +7,11 @@ that waits for the one before leaves the processor idle.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
+from calque.base.dataclass import dataclass
 from calque.base.shapes import contiguous_strides
 from calque.ops.routines import ScanSpec
 

@@ -6,7 +6,7 @@ of both operands that are read in place instead of being packed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from calque.base.dataclass import dataclass
 
 CUT_ROWS = 1
 CUT_COLUMNS = 2

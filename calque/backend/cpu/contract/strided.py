@@ -8,7 +8,6 @@ read next, and the lines that are written next, are fetched before each tile: th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import gcd
 
@@ -20,6 +19,7 @@ from calque.backend.cpu.contract.near import SAME_SETS_BYTES
 from calque.backend.cpu.contract.pack import read_patch
 from calque.backend.cpu.contract.plane_tile import LINE_BYTES
 from calque.backend.cpu.contract.target import Blocking
+from calque.base.dataclass import dataclass
 
 GATHERED, SPREAD = 1, 2
 """The word ``strided`` of a forward convolution and of an input gradient on this path."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
+
+from calque.base.dataclass import dataclass
 
 SCRATCH_BYTES = 5 << 20
 """Private scratch the runtime gives to every thread."""

@@ -9,7 +9,7 @@ with row = (channel, tap); at the end the splits, a function of the sizes alone,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 
 from calque.backend.cpu.contract.builder import Builder, ParameterBlock, Value
@@ -18,6 +18,7 @@ from calque.backend.cpu.contract.pack import valid_lanes
 from calque.backend.cpu.contract.pairs import ALONE
 from calque.backend.cpu.contract.target import CONVOLUTION_BYTES, Blocking
 from calque.backend.cpu.contract.tiles import lines_at_once, tile_array, tile_size
+from calque.base.dataclass import dataclass
 
 TABLE_BYTES = 64 << 10
 COLUMN_UNIT = 32

@@ -20,11 +20,12 @@ the output gradient, one for each class of pixels of x, share the transformed pi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import prod
 from typing import NamedTuple
 
 from calque.backend.cpu.contract.builder import Builder, ParameterBlock, Value
+from calque.base.dataclass import dataclass
 
 Line = Callable[[Builder, Sequence[str]], list[str]]
 TILE = 2

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from calque.backend.cpu.contract.builder import Builder, Value, passed_on
 from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, panel_rows
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.contract.winograd import ABSENT, THREE, TILE, Form, both_ways, patch_values, read_words
+from calque.base.dataclass import dataclass
 
 BUFFERS = 4
 CHUNK_CHANNELS = 32

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.gemm import depth_block, panel_rows
 from calque.backend.cpu.contract.pack import transpose
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.contract.winograd import ABSENT, TILE, Form, both_ways, patch_values, read_words
+from calque.base.dataclass import dataclass
 
 TILES = 64
 """Tiles per block of depth; at least one row of tiles, or a part of it. Room for one more between two positions keeps them out

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from calque.backend.cpu.loops import emit_math
 from calque.backend.cpu.text.emit_text import FLOAT_KINDS, Lanes, literal, register_kind
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import DType, bool_
 from calque.base.errors import CompileError
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from calque.backend.cpu.loops.emit_memory import LoadedWords
@@ -17,6 +17,7 @@ from calque.backend.cpu.loops.emit_ops import Val
 from calque.backend.cpu.loops.emit_plan import VectorPlan, instruction_cost, levels, scalar_stage
 from calque.backend.cpu.loops.emit_reduce import BLOCK, Accumulator, Reduction
 from calque.backend.cpu.text.emit_text import Code, Lanes, Value, register_kind
+from calque.base.dataclass import dataclass
 from calque.kernel.loops import STORES, Instr, LoopKernel, Stage
 
 WIDE, NARROW = 2048, 256  # columns of a panel: of a kernel with one loop over the rows; with several, so that its rows stay in the cache

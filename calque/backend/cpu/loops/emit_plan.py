@@ -6,11 +6,11 @@ Everything follows from the structure of the kernel and the target, never from e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from calque.backend.cpu.compile.target import TargetInfo
 from calque.backend.cpu.text.emit_text import register_kind
+from calque.base.dataclass import dataclass
 from calque.base.errors import CompileError
 from calque.kernel.loops import INDEXED, STORES, Instr, LoopKernel, Stage
 

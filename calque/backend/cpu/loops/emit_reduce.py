@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from calque.backend.cpu.loops.emit_ops import LOGICAL, SIGNED, UNSIGNED, Val, cast, round_to, widen
 from calque.backend.cpu.text.emit_text import FLOAT_KINDS, Lanes, literal, register_kind
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import DType, bool_, float64
 
 BLOCK = 8  # float32 values per lane that are added before their sum is widened

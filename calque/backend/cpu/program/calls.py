@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from calque.backend.cpu import contract
 from calque.backend.cpu.compile.target import current
 from calque.backend.cpu.program import follow
+from calque.base.dataclass import dataclass
 from calque.kernel.epilogue import Grid
 from calque.ops.opdef import get
 from calque.ops.routines import Spec, flops

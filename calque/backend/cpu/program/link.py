@@ -4,7 +4,7 @@ stand."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -24,6 +24,7 @@ from calque.backend.cpu.program.streams import with_streams
 from calque.backend.cpu.team.memory import ALIGNMENT, POOL
 from calque.base import config
 from calque.base.cache import memoised
+from calque.base.dataclass import dataclass
 from calque.kernel.epilogue import NOT_READ, Epilogue, Refusal
 from calque.kernel.epilogue import follow as epilogue
 from calque.kernel.loops import LoopKernel

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from calque.backend.base import Array
 from calque.backend.cpu.code import library
+from calque.base.dataclass import dataclass
 from calque.base.dtypes import DType
 from calque.kernel.schedule import Contract, Host, Schedule
 

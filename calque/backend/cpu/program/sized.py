@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -21,6 +20,7 @@ from calque.backend.cpu.program.executable import CpuExecutable
 from calque.backend.cpu.program.link import Unlinked, linked, native_contractions, target_key, unlinked
 from calque.base.cache import Cache
 from calque.base.config import settings
+from calque.base.dataclass import dataclass
 from calque.kernel.arena import SMALL_ARENA, most_at_once, placed_in_order, stacking, with_workspaces
 from calque.kernel.memory import Lowered
 from calque.kernel.schedule import Schedule

@@ -7,7 +7,6 @@ calls, its argument words, and where addresses go into these.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from calque.backend.base import Array
 from calque.backend.cpu.code import library, llvm
@@ -15,6 +14,7 @@ from calque.backend.cpu.compile.compiler import TIGHT
 from calque.backend.cpu.compile.target import SCRATCH_BYTES, TargetInfo, compiling_for, current, portable
 from calque.backend.cpu.program.link import is_native, native_contraction, standalone_launches
 from calque.backend.cpu.text.runtime_text import BEHIND_SCRATCH, launches_text
+from calque.base.dataclass import dataclass
 from calque.kernel.schedule import Contract, Host, Loop, Schedule
 
 __all__ = ["BEHIND_SCRATCH", "SCRATCH_BYTES", "Launches", "TargetInfo", "compiling_for", "current", "hosted", "launches_text", "object_file",

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from calque import functional as T
 from calque import nn
+from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.einsum import einsum
 from calque.fx.tracer import wrap

@@ -6,9 +6,9 @@ Tensors are whole: nothing is a DTensor. Inside `checkpoint.save` each rank gets
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError, StateDictError
 from calque.base.text import shown
 from calque.compat.torch.distributed.fsdp.fully_sharded_data_parallel import FullyShardedDataParallel

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
+from calque.base.dataclass import dataclass
 from calque.compat.refused import refused_class
 
 __all__ = [
