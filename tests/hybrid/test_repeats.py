@@ -16,7 +16,6 @@ import pytest
 import calque
 from calque import nn
 from calque.backend.cpu.program import executable, linked
-from calque.base.config import settings
 from calque.base.native import hot
 from calque.hybrid import call as hybrid_call
 from calque.hybrid import repeat
