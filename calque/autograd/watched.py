@@ -19,6 +19,7 @@ from calque.base.native import hot
 from calque.observe import source
 from calque.ops.opdef import OpDef
 from calque.record.live import LiveFloat, plain
+from calque.record.novel import possible
 from calque.record.recorder import Storage, local
 from calque.record.tape import Unread
 from calque.tensor import Tensor
@@ -28,6 +29,10 @@ Source = tuple[int, int, Layout] | Any
 KEPT = 1 << 12  # bytes of a value that is always the same and is kept, not computed again
 WHOLE, MEMBER, NODE = 900, 200, 2000  # bytes of a superinstruction, of a step and of a node in one, roughly
 _BOUNDED = (dtypes.int64, dtypes.int32, dtypes.uint8, dtypes.float32, dtypes.float64)
+
+
+class NotAtOnce(Exception):
+    """An operation is to be recorded: nothing of what is watched may be, for that would be part of a program, beside what runs instead."""
 
 
 class Member:
@@ -126,13 +131,16 @@ class Watched(Eager):
 
     def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Tensor:
         """As `Eager.record`."""
+        shown = tuple([x[1] if x.__class__ is tuple else x._layout.origin or x._layout for x in operands])
+        step = step_of(op, shown, attrs, row_major)
+        state = local.state
+        if (step.large and (state.waiting is None or step.slow or not self.rule)) or not possible(state):
+            raise NotAtOnce
         numbers = tuple([(plain(x[0]), x[1]) if x.__class__ is tuple else x for x in operands])
         t: Tensor = self._computed(Eager.record, op, numbers, attrs, row_major)
         if self.steady:
-            shown = tuple([x[1] if x.__class__ is tuple else x._layout.origin or x._layout for x in operands])
-            step = step_of(op, shown, attrs, row_major)
             sources = tuple([self._number(x, step) if x.__class__ is tuple else self._source(x) for x in operands])
-            if None in sources or (step.large and not self.rule) or (step.kernel is None and not _plain(step)):
+            if None in sources or (step.kernel is None and not _plain(step)):
                 self.unsteady()
             self._made(t, Member(step.kernel or step.function, sources, step.memory), op.kind != "random")
         return t

@@ -213,7 +213,7 @@ def set_(input: Tensor, source: Any = (), storage_offset: int = 0, size: Any = N
     elif input._requires_grad and input._grad_fn is not None:
         raise ArgumentError("[set_] expected a tensor without history, got one with a grad_fn; detach() it first")
     history = state.grad and (input._requires_grad or getattr(source, "_requires_grad", False))
-    if source == ():
+    if source.__class__ is tuple and not source:
         source = input.new_empty(0)  # type: ignore[attr-defined]
     elif isinstance(source, StorageView):
         source = source._elements()

@@ -157,6 +157,22 @@ def test_a_recorded_pass_runs_the_function_again() -> None:
     softmaxes(5, large)
 
 
+def test_what_is_watched_in_vain_is_no_part_of_a_program() -> None:
+    """A layer whose product is large is recorded. Watching it, too, would make another program of its second call, and other bits."""
+    layer, norm = calque.nn.Linear(40, 300), calque.nn.BatchNorm1d(300)
+    x, labels = calque.randn(65, 40), calque.arange(65) % 8
+    found = []
+    for _ in range(4):
+        for p in (*layer.parameters(), *norm.parameters()):
+            p.grad = None
+        x.numpy()
+        F.cross_entropy(norm(layer(x))[:, :8], labels).backward()
+        found.append([p.grad.numpy().copy() for p in (*layer.parameters(), *norm.parameters())])
+    for again in found[1:]:
+        for a, b in zip(again, found[0], strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
 def test_one_tensor_in_two_places_and_one_that_wants_no_gradient() -> None:
     for _ in range(5):
         x = calque.randn(5, dtype=calque.float64).requires_grad_()

@@ -45,8 +45,10 @@ def inner(function: Any) -> Any:
 
 TABLES = {"": FUNCTIONS + BOTH, "nn.functional": NN + BOTH, "linalg": LINALG}
 SAMPLES = [s for place, table in TABLES.items() for s in samples(place, table) if s.exists(calque) and inner(s.function(calque))]
+TRANSFORMS = ("fft", "ifft", "fft2", "ifft2", "fftn", "ifftn", "irfft", "irfft2", "irfftn", "hfft", "hfft2", "hfftn")
 MORE: dict[str, Callable[[Any], tuple[Any, ...]]] = {  # what the tables have no sample for
-    "fft.fftshift": lambda t: (t(4, 3),), "fft.ifftshift": lambda t: (t(4, 3),), "special.spherical_bessel_j0": lambda t: (t(5),),
+    **{f"fft.{name}": lambda t: (t(4, 3),) for name in ("fftshift", "ifftshift", "rfft", "rfft2", "rfftn", "ihfft", "ihfft2", "ihfftn")},
+    **{f"fft.{name}": lambda t: (calque.complex(t(4, 3), t(4, 3)),) for name in TRANSFORMS}, "special.spherical_bessel_j0": lambda t: (t(5),),
     "special.entr": lambda t: (t(5),), "special.xlog1py": lambda t: (t(5), t(5)),
     "special.multigammaln": lambda t: (t(5) + 3.0, 2), "nn.functional.avg_pool3d": lambda t: (t(2, 3, 4, 4, 4), 2),
 }  # fmt: skip
@@ -113,6 +115,26 @@ def test_each_function_has_a_sample() -> None:
     assert len(STEPS) > 150
     assert all(f.__class__ is FunctionType for f in STEPS)
     assert not [name for f, name in STEPS.items() if f not in sampled]
+
+
+def test_none_of_them_draws() -> None:
+    """What is watched may be run again, and would draw other numbers than a program that is recorded."""
+    for sample in SAMPLES:
+        given = sample.arguments(calque, 0)
+        before = calque.get_rng_state().tolist()
+        sample.function(calque)(*given)
+        assert calque.get_rng_state().tolist() == before, sample
+    q = calque.rand(1, 2, 3, 4)
+    calque.synchronize()
+    calque.manual_seed(3)
+    for _ in range(4):
+        F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+    calque.synchronize()
+    after = calque.get_rng_state().tolist()
+    calque.manual_seed(3)
+    for _ in range(4):
+        calque.rand(1, 2, 3, 3)
+    assert after == calque.get_rng_state().tolist()
 
 
 def test_most_are_computed_by_steps_from_the_third_call_on() -> None:

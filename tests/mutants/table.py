@@ -365,9 +365,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "gradients of leaves do not accumulate",
-        "calque/autograd/engine.py",
-        "        both = held + gradient\n",
-        "        both = gradient + 0.0\n",
+        "calque/autograd/leaves.py",
+        "    both = held + gradient\n",
+        "    both = gradient + 0.0\n",
         GRAD,
     ),
     Mutant(

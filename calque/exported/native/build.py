@@ -15,7 +15,7 @@ from typing import Any
 from calque.backend.cpu.program.standalone import TargetInfo, current, object_file, portable
 from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError, ExportError, MissingExtraError
-from calque.base.extras import there
+from calque.base.extras import need, there
 from calque.base.text import shown
 from calque.exported.native.around import TAGS, classes, cmake, wheel
 from calque.exported.native.header import header
@@ -203,10 +203,10 @@ def _linker(system: Target, name: str, linker: str | bool) -> list[str] | None:
         if shutil.which(candidate[0]):
             return candidate
     if name == "web" and not there("ziglang"):
-        raise MissingExtraError(
-            "[compile] needs a linker of WebAssembly, which a page cannot do without, and there is none; install wasm-ld (Debian: apt install lld), "
-            "or run: pip install ziglang"
-        )
+        try:
+            need("ziglang", "ziglang", "native", "compile")
+        except MissingExtraError as error:
+            raise MissingExtraError(f"{error}; a page needs a linker of WebAssembly, and wasm-ld is one as well (Debian: apt install lld)") from None
     if system.zig and there("ziglang"):
         return [sys.executable, "-m", "ziglang", "wasm-ld"] if wasm else [sys.executable, "-m", "ziglang", "cc", "-target", system.zig]
     return None

@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from calque import functional as T
+from calque.autograd.superinstruction import superinstruction
 from calque.base.dtypes import bool_
 from calque.base.errors import ArgumentError, AssertedError, DTypeError, ShapeError
 from calque.functional.common import cast, prim, require_dims
@@ -157,7 +158,7 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Tensor
     return T.unflatten(q, -3, (groups, heads // groups)), T.unsqueeze(k, -3), T.unsqueeze(v, -3), mask
 
 
-@public(of="nn.functional", steps=True)
+@public(of="nn.functional")
 @lower_precision
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
@@ -182,6 +183,13 @@ def scaled_dot_product_attention(
             f"[scaled_dot_product_attention] Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
             f"{attn_mask._layout.dtype!r}; it would be added to the scores: convert it with .bool()"
         )
+    work = _by_steps if dropout_p == 0.0 else _attention  # what is watched is run again, and would draw twice
+    return work(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool, scale: float | None, enable_gqa: bool
+) -> Tensor:
     if scale is None:
         scale = 1.0 / math.sqrt(query._layout.shape[-1]) if query._layout.shape[-1] else 1.0
     repeat = query._layout.shape[-3] // key._layout.shape[-3] if enable_gqa else 1
@@ -205,6 +213,9 @@ def scaled_dot_product_attention(
         attn_mask = choose(alive, attn_mask, 0.0, attn_mask._layout.dtype)
     out, _ = _attend(query, key, value, attn_mask, dropout_p, float(scale))
     return choose(alive, out, 0.0, out._layout.dtype)
+
+
+_by_steps = superinstruction(_attention)
 
 
 def _merged_mask(attn_mask: Any, padding: Any, batch: int, heads: int, source: int) -> Any:

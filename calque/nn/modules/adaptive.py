@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from calque import functional as T
-from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import shown
 from calque.nn import functional as F
