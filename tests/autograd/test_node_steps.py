@@ -221,3 +221,20 @@ def test_functions_that_look_at_who_made_their_operands_say_so_at_every_call() -
             F.nll_loss(F.softmax(x, 1), labels)
     finally:
         told |= before
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "nll_loss"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_labels_within_the_classes_may_be_left_out(loss: str, grad: bool) -> None:
+    """All labels lie within 0..C-1, one of which is `ignore_index`: nothing may be believed about who is left out."""
+    scores = calque.randn(4, 3, dtype=calque.float64).log_softmax(1).numpy()
+    function = getattr(F, loss)
+    for kept in ([0, 1, 2, 3], [1, 2, 3], [0, 2, 3], [0], [3, 1], [1, 2, 3]):
+        labels = np.array([k % 2 + 1 if k in kept else 0 for k in range(4)])
+        x, target = calque.tensor(scores), calque.tensor(labels)
+        x.detach().numpy(), target.numpy()
+        found = function(x.requires_grad_(grad), target, ignore_index=0)
+        assert found.item() == pytest.approx(-np.mean([scores[k, labels[k]] for k in kept]))
+        if grad:
+            found.backward()
+            assert (np.abs(x.grad.numpy()).sum(1) > 0).tolist() == [k in kept for k in range(4)]

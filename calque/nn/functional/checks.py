@@ -50,7 +50,8 @@ def check_indices(t: Tensor, size: int, skip: int | None, error: Callable[[tuple
         bad = _first_bad(found, size, skip)
         return False, bad, int(found.reshape(-1)[bad]) if bad >= 0 else 0
 
-    known = peek(t, Within(size, (True, -1, 0), verdict)) if t._layout.numel <= SMALL else None
+    # Where one of 0..size-1 is skipped, all may lie within and some be skipped.
+    known = peek(t, Within(size, (True, -1, 0), verdict) if plain else verdict) if t._layout.numel <= SMALL else None
     if known is not None:
         none_skipped, bad, value = known
         if bad >= 0:
