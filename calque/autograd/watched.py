@@ -106,13 +106,16 @@ class Watched(Eager):
         """As `Eager.array`."""
         if not self.inside:
             self.unsteady()
-        return super().array(t)
+        found, t._cache = super().array(t), None  # the graph that was watched may stay, which keeps handles
+        return found
 
     def made(self, value: Any, view: Layout, fresh: bool) -> Tensor:
         """As `Eager.made`."""
         if not self.inside:
             self.unsteady()
-        return super().made(value, view, fresh)
+        t = super().made(value, view, fresh)
+        t._cache = None
+        return t
 
     def _computed(self, function: Callable[..., Any], *given: Any) -> Any:
         """A step of `Eager`, for which all values are there."""
