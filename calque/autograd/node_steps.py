@@ -17,7 +17,7 @@ import numpy as np
 from calque.autograd.eager import Eager
 from calque.autograd.engine import apply_node, apply_primitive, with_history
 from calque.autograd.routines import same
-from calque.autograd.watched import NodePlan, NodePlans, Watched, watch
+from calque.autograd.watched import NodePlan, NodePlans, Watched, shadow_storage, watch
 from calque.base.config import settings
 from calque.base.dtypes import get_default_dtype
 from calque.base.errors import AutogradError
@@ -48,35 +48,70 @@ class WatchedCall:
         self.lock = threading.Lock()
 
     def again(self, number: int, node: FunctionNode, grad: Any) -> Sequence[Any]:
-        """What node `number` of the graph gives, of which `node` is one, by the rule of the function itself."""
+        """What node `number` of the graph gives, of which `node` is one, by the rule of the function itself, as a function of the operands."""
         operands, versions, targets = node.context
         state = local.state
         create = state.grad
-        given = []
-        for k, (x, version, target) in enumerate(zip(operands, versions, targets, strict=True)):
-            if not isinstance(x, Tensor):
-                given.append(x)
-                continue
-            if modified(x._storage, version):
+        for k, (x, version) in enumerate(zip(operands, versions, strict=True)):
+            if isinstance(x, Tensor) and modified(x._storage, version):
                 raise AutogradError(
                     f"[backward] {node.name()} (recorded at {node.line}) needs its operand {k} once more, for create_graph=True, but it has been "
                     "modified by an inplace operation; use the out-of-place form there, or clone() the value first"
                 )
-            other = with_history(x, target)
-            if not create:
-                other = wrap(x._storage, x._layout)
-                other._requires_grad = target is not None
-            given.append(other)
-        state.grad = True
+        nodes: list[Any] = []
+        for handles in (with_history, _as_it_was) if create else (_as_it_was,):  # who wants a gradient may be others now
+            given = [handles(x, target) if isinstance(x, Tensor) else x for x, target in zip(operands, targets, strict=True)]
+            state.grad = True
+            try:
+                found = self._run(given)
+            finally:
+                state.grad = create
+            nodes = nodes_of(found, given)
+            if [n.name() for n in nodes] == [n.name() for n in self.nodes]:
+                return apply_node(nodes[number], grad, True)
+        raise AssertionError(f"{self.function.__name__} makes another graph than before")
+
+    def by_saved(self, number: int, uses: Sequence[int], node: FunctionNode, grad: Any) -> Sequence[Any] | None:
+        """The same of the values that `node` has saved (`uses`: which of `values` they are), whatever has become of the operands since. None if the
+        function does something else now."""
+        state = local.state
+        if state.capture is not None:
+            return None
+        operands, versions, targets = node.context
+        shadows: list[Any] = []
+        for x, version, target in zip(operands, versions, targets, strict=True):
+            storage = shadow_storage(x._storage)
+            if storage.buffer is None or modified(storage, version):
+                storage = realised(Buffer(np.zeros(storage.layout.numel, storage.layout.dtype.np)), storage.layout)
+            shadows.append(wrap(storage, x._layout))
+            shadows[-1]._requires_grad = target is not None
+        trace, state.grad = state.trace, True
         try:
-            found = self.function(*self._with(self.args, given), **{name: self._with(x, given) for name, x in self.keywords.items()})
+            watched, found = watch(Eager(), tuple(shadows), lambda: self._run(shadows))
         finally:
-            state.grad = create
-        nodes = nodes_of(found, given)
-        assert [n.name() for n in nodes] == [n.name() for n in self.nodes], f"{self.function.__name__} makes another graph than before"
+            state.trace, state.grad = trace, False
+        if watched is None:
+            return None
+        values, nodes = self.made(watched, shadows), nodes_of(found, shadows)
+        watched.forget()
+        if [_layout_of(x) for x in values[len(shadows) :]] != [_layout_of(x) for x in self.values[len(shadows) :]] or len(nodes) != len(self.nodes):
+            return None
+        for use, saved in zip(uses, (node.saved or {}).values(), strict=True):
+            there, here = (x if x.__class__ is Storage else x._storage for x in (saved, values[use]))
+            here.trace, here.slot, here.layout, here.buffer = there.trace, there.slot, there.layout, there.buffer
+            here.home, here.writer = there.home, there.writer
         return apply_node(nodes[number], grad, True)
 
-    def _with(self, x: Any, given: list[Any]) -> Any:
+    @staticmethod
+    def made(watched: Watched, shadows: Sequence[Any]) -> list[Any]:
+        """What `values` are of a call."""
+        made = zip(watched.members, watched.handles[len(shadows) :], strict=True)
+        return [*shadows, *[None if member.how.__class__ is tuple else t._storage for member, t in made]]
+
+    def _run(self, given: Sequence[Any]) -> Any:
+        return self.function(*self._with(self.args, given), **{name: self._with(x, given) for name, x in self.keywords.items()})
+
+    def _with(self, x: Any, given: Sequence[Any]) -> Any:
         """An argument with other operands."""
         for k, shadow in enumerate(self.shadows):
             if x is shadow:
@@ -115,7 +150,8 @@ class NodeSteps:
         if trace.__class__ is Eager and not local.state.grad and grad.__class__ is Tensor and grad._storage.buffer is not None:
             found = self._by_steps(trace, node, grad)
         if found is None or settings.verify:
-            expected = self.call.again(self.number, node, grad)
+            saved = None if local.state.grad or self.uses is None else self.call.by_saved(self.number, self.uses, node, grad)
+            expected = self.call.again(self.number, node, grad) if saved is None else saved
             for ours, theirs in zip(found or (), expected, strict=False):
                 assert (ours is None) is (theirs is None)
                 if ours is not None and local.state.trace is trace:
@@ -173,6 +209,17 @@ class NodeSteps:
         return bool(made)
 
 
+def _as_it_was(x: Tensor, target: Tensor | GradNode | None) -> Tensor:
+    """An operand without its history, which wants a gradient if it did when the node was made."""
+    other: Tensor = wrap(x._storage, x._layout)
+    other._requires_grad = target is not None
+    return other
+
+
+def _layout_of(x: Any) -> Any:
+    return None if x is None else x.layout
+
+
 def _guard(x: Any) -> Any:
     return x.layout if x.__class__ is Storage else x._layout.origin or x._layout
 
@@ -200,8 +247,7 @@ def graph_of(trace: Eager, watched: Watched, found: Any, call: WatchedCall) -> N
         return None
     targets = {id(x): k for k, x in enumerate(call.shadows)} | {key: len(call.shadows) + k for key, k in places.items()}
     call.nodes = nodes
-    made = zip(watched.members, watched.handles[len(call.shadows) :], strict=True)
-    call.values = [*call.shadows, *[None if member.how.__class__ is tuple else t._storage for member, t in made]]
+    call.values = call.made(watched, call.shadows)
     rules = [NodeSteps(call, k) for k in range(len(nodes))]
     plans = []
     for node, rule in zip(nodes, rules, strict=True):
