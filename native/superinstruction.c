@@ -290,6 +290,16 @@ static bool within(Member *member, Run *run) {
 
 static PyArrayObject *copied(PyArrayObject *array) { return (PyArrayObject *)PyArray_NewCopy(array, NPY_CORDER); }
 
+/* A routine may let other threads run, or any Python: what they take from an operand is there until the run has ended. */
+static void hold(Superinstruction *whole, Run *run) {
+    for (int k = 0; k < whole->operands; k++) Py_XINCREF(run->operands[k]);
+}
+
+static void let_go_of(Superinstruction *whole, Run *run) {
+    for (int k = 0; k < whole->operands; k++) Py_XDECREF(run->operands[k]);
+    for (int k = 0; k < whole->operands + whole->members; k++) Py_XDECREF(run->arrays[k]);
+}
+
 /* Where the operands of a function lie. */
 static bool find_operands(Superinstruction *whole, Run *run) {
     for (int k = 0; k < whole->operands; k++) {
@@ -298,7 +308,7 @@ static bool find_operands(Superinstruction *whole, Run *run) {
             run->number[k] = PyTuple_GET_ITEM(x, 0);
             continue;
         }
-        if ((run->arrays[k] = memory_of(x)) == NULL) return false;
+        if ((run->arrays[k] = (PyArrayObject *)Py_XNewRef(memory_of(x))) == NULL) return false;
         run->start[k] = PyLong_AsSsize_t(AT(AT(x, Tensor.at._layout), Layout.at.offset));
     }
     return true;
@@ -538,9 +548,10 @@ static PyObject *computed(Superinstruction *whole, Call *call, PyObject *trace) 
     PyObject *quietly = PyObject_GetAttr(trace, quietly_name), *found = NULL;
     Run run = {0};
     memcpy(run.operands, call->operand, sizeof(PyObject *) * call->operands);
+    hold(whole, &run);
     if (quietly != NULL && find_operands(whole, &run) && run_steps(whole, &run, quietly)) found = results_of(whole, &run, trace);
     Py_XDECREF(quietly);
-    for (int k = 0; k < whole->members; k++) Py_XDECREF(run.arrays[whole->operands + k]);
+    let_go_of(whole, &run);
     if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear(); /* Python says what is wrong, where it is */
     return found;
 }
@@ -596,7 +607,7 @@ static bool fits(Run *run, int k, PyObject *x, PyObject *guard, PyObject *versio
         return !Py_IS_TYPE(guard, Layout.type) && same_number(x, guard);
     if (version != NULL && AT(storage, Storage.at.version) != version && PyObject_RichCompareBool(AT(storage, Storage.at.version), version, Py_EQ) != 1) return false;
     run->start[k] = view == NULL ? 0 : PyLong_AsSsize_t(AT(view, Layout.at.offset));
-    return (run->arrays[k] = memory_in(storage)) != NULL;
+    return (run->arrays[k] = (PyArrayObject *)Py_XNewRef(memory_in(storage))) != NULL;
 }
 
 /* What a node gives for its targets by the steps of `whole`; NULL, with an error or without, where these are not for it. The first two guards are the
@@ -611,14 +622,13 @@ static PyObject *by_steps(Superinstruction *whole, PyObject *trace, PyObject *no
     if (PyTuple_GET_ITEM(whole->guards, 0) != PyDict_GetItemWithError(types, default_name) || PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(whole->guards, 1)) != present)
         return NULL;
     Run run = {0};
-    if (!Py_IS_TYPE(gradient, Tensor.type) || !fits(&run, 0, gradient, PyTuple_GET_ITEM(whole->guards, 2), NULL, value)) return NULL;
-    for (Py_ssize_t at = 0, k = 0; k < count && PyDict_Next(saved, &at, &key, &x); k++)
-        if (!fits(&run, (int)k + 1, x, PyTuple_GET_ITEM(whole->guards, k + 3), PyTuple_GET_ITEM(versions, k), value)) return NULL;
-    PyObject *quietly = PyObject_GetAttr(trace, quietly_name), *found = NULL;
-    for (int k = 0; k < whole->operands; k++) Py_INCREF(run.operands[k]); /* a routine may have Python run, and that anything */
+    bool fit = Py_IS_TYPE(gradient, Tensor.type) && fits(&run, 0, gradient, PyTuple_GET_ITEM(whole->guards, 2), NULL, value);
+    for (Py_ssize_t at = 0, k = 0; fit && k < count && PyDict_Next(saved, &at, &key, &x); k++)
+        fit = fits(&run, (int)k + 1, x, PyTuple_GET_ITEM(whole->guards, k + 3), PyTuple_GET_ITEM(versions, k), value);
+    PyObject *quietly = fit ? PyObject_GetAttr(trace, quietly_name) : NULL, *found = NULL;
+    hold(whole, &run);
     if (quietly != NULL && run_steps(whole, &run, quietly)) found = results_of(whole, &run, trace);
-    for (int k = 0; k < whole->operands; k++) Py_DECREF(run.operands[k]);
-    for (int k = 0; k < whole->members; k++) Py_XDECREF(run.arrays[whole->operands + k]);
+    let_go_of(whole, &run);
     Py_XDECREF(quietly);
     if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
     return found;

@@ -15,6 +15,7 @@ import calque
 from calque.autograd import node_steps, superinstruction
 from calque.base.native import hot
 from calque.nn import functional as F
+from calque.record.recorder import local
 from tests.autograd.test_steps import SAMPLES, forgotten, inner, tensors  # noqa: F401
 from tests.bad_input.calls import Sample
 
@@ -286,3 +287,26 @@ def test_operands_that_want_no_gradient_any_more() -> None:
         (g,) = calque.autograd.grad((y**3).sum(), w, create_graph=True)
         assert x.grad is None
         np.testing.assert_allclose(g.detach().numpy(), (3 * y * y * F.layer_norm(x, (4,))).sum(0).detach().numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_operands_keep_their_memory_while_steps_run() -> None:
+    """A routine of NumPy's lets other threads run, which may give an operand other values meanwhile."""
+    x = calque.full((7000,), 1.0)
+    x.numpy()
+    for _ in range(4):
+        x.cummax(0)
+    trace = local.state.trace
+    before, junk = trace.quietly, []
+
+    def meanwhile(function: Any, *given: Any) -> Any:
+        found = before(function, *given)
+        x.data = calque.full((7000,), 2.0)
+        junk.extend(np.full(7000, -7.0, np.float32) for _ in range(4))
+        return found
+
+    trace.quietly = meanwhile
+    try:
+        values, indices = x.cummax(0)
+    finally:
+        trace.quietly = before
+    assert junk and (values.numpy() == 1.0).all() and (indices.numpy() == np.arange(7000)).all()
