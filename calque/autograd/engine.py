@@ -495,6 +495,8 @@ def _run_hooks(node: GradNode, gradient: Any) -> Any:
                 gradient = after_hook(hook, gradient)
     if node.retain is not None and gradient is not None:
         t = node.retain()
-        if t is not None:
+        if t is not None and t._grad is not None:
+            t._grad = total(t._grad, gradient)  # what somebody holds of an earlier pass stays as it is
+        elif t is not None:
             accumulate_grad(t, gradient)
     return gradient

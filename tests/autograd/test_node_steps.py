@@ -310,3 +310,16 @@ def test_operands_keep_their_memory_while_steps_run() -> None:
     finally:
         trace.quietly = before
     assert junk and (values.numpy() == 1.0).all() and (indices.numpy() == np.arange(7000)).all()
+
+
+def test_a_kept_gradient_of_an_earlier_pass_stays_as_it_is() -> None:
+    """Passes through one graph add to the gradient that a result keeps, not into what somebody holds of it."""
+    x = calque.tensor([1.0, 2.0]).requires_grad_()
+    y = x * 3.0
+    y.retain_grad()
+    total = y.square().sum()
+    total.backward(retain_graph=True)
+    first = y.grad
+    total.backward()
+    np.testing.assert_array_equal(first.numpy(), [6.0, 12.0])
+    np.testing.assert_array_equal(y.grad.numpy(), [12.0, 24.0])
