@@ -9,7 +9,7 @@ a pass that is recorded or differentiated again, the function is run once more, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,13 +36,13 @@ KINDS = 8  # layouts of gradients that a rule is watched for
 
 class WatchedCall:
     """A call that was watched: what runs its function again, and has its rules watched, in one thread at a time (`lock`). `shadows`: its operands,
-    where they stand among the arguments; `nodes`: the graph that it made, of these and of `values`: operands, storages of the results of steps, None
-    for what makes nothing. No memory of the user's is kept."""
+    where they stand among the arguments; `dismiss()`: its function makes nodes of its own from now on; `nodes`: the graph that it made, of these and
+    of `values`: operands, storages of the results of steps, None for what makes nothing. No memory of the user's is kept."""
 
-    __slots__ = ("function", "args", "keywords", "shadows", "nodes", "values", "lock")
+    __slots__ = ("function", "args", "keywords", "shadows", "dismiss", "nodes", "values", "lock")
 
-    def __init__(self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any], shadows: list[Any]) -> None:
-        self.function, self.args, self.keywords, self.shadows = function, args, keywords, shadows
+    def __init__(self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any], shadows: list[Any], dismiss: Callable[[], Any]) -> None:
+        self.function, self.args, self.keywords, self.shadows, self.dismiss = function, args, keywords, shadows, dismiss
         self.nodes: list[Any] = []
         self.values: list[Any] = []
         self.lock = threading.Lock()
@@ -52,6 +52,8 @@ class WatchedCall:
         operands, versions, targets = node.context
         state = local.state
         create = state.grad
+        if create:  # who differentiates twice does so at every step, and running the function twice costs more than its steps save
+            self.dismiss()
         for k, (x, version) in enumerate(zip(operands, versions, strict=True)):
             if isinstance(x, Tensor) and modified(x._storage, version):
                 raise AutogradError(

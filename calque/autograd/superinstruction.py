@@ -106,7 +106,7 @@ def _seldom(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[
     plain = False  # what it gave has nothing of the shadows
     if watched is not None:
         try:
-            graph = graph_of(trace, watched, found, WatchedCall(function, mine, named, shadows))
+            graph = graph_of(trace, watched, found, WatchedCall(function, mine, named, shadows, lambda: _known.keep(key, False)))
             given = found if isinstance(found, (tuple, list)) else (found,)
             plain = not (graph and graph.nodes) and not any(x is t for t in given for x in shadows)
             made = graph is not None and watched.superinstruction(found, graph=graph)
