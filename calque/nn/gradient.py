@@ -47,13 +47,14 @@ def not_of_integers(label: str, x: Tensor) -> UnsupportedTypeError:
 
 def with_gradient(
     label: str, forward: Forward, backward: Backward, inputs: tuple[Any, ...], count: int = 1, uses: tuple[int, ...] = (), reads: bool = True,
-    every: bool = False,
+    every: bool = False, keeps: tuple[Any, ...] = (),
 ) -> Any:  # fmt: skip
     """The first `count` values of `forward(*inputs)` (all if `every`), with `backward(saved, *grads)` as gradient.
 
     `forward` depends on nothing but its operands and what it closes over, and changes nothing.
     A `backward` that `formula` has made belongs to a `forward` that lasts.
     `uses`: numbers of the outputs that `backward` reads, which must not be modified in place until then; `reads`: whether it reads inputs.
+    `keeps`: tensors besides the inputs that it reads, None among them, which must not be modified either.
     `backward` gets one gradient per output (None where unused) and returns one per input, None where `saved.needs` is False.
     """
     state = local.state
@@ -85,7 +86,7 @@ def with_gradient(
     rule = backward if getattr(backward, "__code__", None) is RULE else formula(forward, backward)
     node = function_node(label, inputs, tuple(layouts), rule)
     node.where = state.trace.cur.line or user_line()
-    _save(node, inputs, values, tuple(shown), uses, reads)
+    _save(node, inputs, values, tuple(shown), uses, reads, keeps)
     targets = (node,) if count == 1 else output_nodes(node, count)
     for out, target in zip(values, targets, strict=False):
         if out._base is not None:
@@ -94,7 +95,9 @@ def with_gradient(
     return values if every else values[0] if count == 1 else values[:count]
 
 
-def _save(node: Any, inputs: tuple[Any, ...], values: tuple[Any, ...], shown: tuple[Any, ...], uses: tuple[int, ...], reads: bool) -> None:
+def _save(
+    node: Any, inputs: tuple[Any, ...], values: tuple[Any, ...], shown: tuple[Any, ...], uses: tuple[int, ...], reads: bool, keeps: tuple[Any, ...]
+) -> None:  # fmt: skip
     """Keep what a node's rule reads, and count the versions of what nobody may change until then."""
     versions = []
     for x in inputs:
@@ -106,6 +109,10 @@ def _save(node: Any, inputs: tuple[Any, ...], values: tuple[Any, ...], shown: tu
         storage = values[k]._storage
         node.saved[-1 - k] = storage
         node.versions += (storage.version,)
+    for k, t in enumerate(keeps, len(inputs)):
+        if t is not None:
+            node.saved[k] = t
+            node.versions += (t._storage.version,)
     node.context = (inputs, before, shown)
     trace = local.state.trace
     if trace.transforms:

@@ -337,3 +337,21 @@ def test_a_kept_gradient_of_an_earlier_pass_stays_as_it_is() -> None:
     total.backward()
     np.testing.assert_array_equal(first.numpy(), [6.0, 12.0])
     np.testing.assert_array_equal(y.grad.numpy(), [12.0, 24.0])
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "nll_loss"])
+def test_labels_and_weights_that_the_gradient_needs_may_not_be_written(loss: str) -> None:
+    """From the first call on: the formula of the gradient reads them, not only the loss."""
+    for _ in range(5):
+        x, labels = calque.randn(4, 3).requires_grad_(), calque.tensor([0, 1, 2, 1])
+        labels.numpy()
+        found = getattr(F, loss)(x, labels)
+        labels.zero_()
+        with pytest.raises(RuntimeError, match=r"NllLossBackward0 .* needs its operand 1 .* modified by an inplace operation"):
+            found.backward()
+        if loss == "cross_entropy":
+            labels, weight = calque.tensor([0, 1, 2, 1]), calque.rand(3)
+            found = F.cross_entropy(x, labels, weight, label_smoothing=0.1)
+            weight.mul_(2.0)
+            with pytest.raises(RuntimeError, match=r"NllLossBackward0 .* modified by an inplace operation"):
+                found.backward()

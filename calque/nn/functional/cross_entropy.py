@@ -55,6 +55,7 @@ class _Labels:
         # What `backward` depends on, see `autograd.dependencies`.
         self.facts = (self.dim, self.classes, self.rows, reduction, self.smoothing, log_input, self.kind)
         self.held = (self.labels, self.weight, self.factor, self.keep)
+        self.reads = (self.labels, self.weight if self.smoothing else None)  # of the user's, by `backward`
 
     def _class_weights(self) -> Any:
         """Weights along the class dim, and their sum."""
@@ -214,7 +215,7 @@ def _cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None, ignore_
         return _probabilities(input, target, weight, reduction, float(label_smoothing))
     _check("cross_entropy", input, target, weight)
     node = _Labels(input, target, weight, ignore_index, reduction, label_smoothing, False)
-    return with_gradient("NllLossBackward0", node.forward, node.backward, (input,))  # type: ignore[no-any-return]
+    return with_gradient("NllLossBackward0", node.forward, node.backward, (input,), keeps=node.reads)  # type: ignore[no-any-return]
 
 
 @public(of="nn.functional", steps=True)
@@ -291,4 +292,4 @@ def nll_loss(
 @superinstruction
 def _nll_loss(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str) -> Tensor:
     node = _Labels(input, target, weight, ignore_index, reduction, 0.0, True)
-    return with_gradient("NllLossBackward0", node.forward, node.backward, (input,))  # type: ignore[no-any-return]
+    return with_gradient("NllLossBackward0", node.forward, node.backward, (input,), keeps=node.reads)  # type: ignore[no-any-return]
