@@ -1,6 +1,5 @@
 """Automatic differentiation, with the names of `torch.autograd`."""
 
-from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from calque.autograd import functional, profiler
@@ -11,7 +10,7 @@ from calque.autograd.function import Function, once_differentiable
 from calque.autograd.gradcheck import gradcheck, gradgradcheck
 from calque.autograd.modes import enable_grad, inference_mode, no_grad, set_grad_enabled
 from calque.autograd.variable import Variable
-from calque.base.text import no_attribute as _no_attribute
+from calque.base.on_demand import on_first_use as _on_first_use
 
 __all__ = [
     "Function", "Variable", "backward", "checkpoint", "detect_anomaly", "enable_grad", "functional", "grad", "gradcheck",
@@ -24,7 +23,8 @@ if _TYPE_CHECKING:
     from calque.autograd import graph as graph
 
 
+_part = _on_first_use(__name__, {"forward_ad": "", "graph": ""})
+
+
 def __getattr__(name: str) -> object:
-    if name in ("forward_ad", "graph"):  # few programs name them
-        return _import_module(f"calque.autograd.{name}")
-    raise _no_attribute("calque.autograd", name)
+    return _part(name)

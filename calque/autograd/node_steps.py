@@ -3,7 +3,8 @@
 A library function that is computed at once with a gradient makes one or a few nodes, the same whenever its operands have the same layouts. When it is
 watched (`superinstruction.py`), so is the rule of each of its nodes: which values it is given follows from that, and nodes like it are made by the
 compiled module, which runs the steps of their rules, too. The graph is the one that the function itself makes. Where the steps are not for a node, in
-a pass that is recorded or differentiated again, the function is run once more, and the rule of the node that it makes is asked.
+a pass that is recorded or differentiated again, the function is run once more, and the rule of the node that it makes is asked: of the operands if
+it is differentiated again (`again`), else of what the node has saved (`by_saved`).
 """
 
 from __future__ import annotations

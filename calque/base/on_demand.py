@@ -10,9 +10,10 @@ from typing import Any
 from calque.base.text import no_attribute
 
 
-def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+def on_first_use(package: str, homes: Mapping[str, str], then: Callable[[Any], Any] | None = None) -> Callable[[str], Any]:
     """The `__getattr__` of a package for what its modules define. `homes`: module -> names, "" for the module itself. What was found stays
-    there. No name may be that of a module of the package, which Python puts in its place as soon as anybody imports it.
+    there. No name may be that of a module of the package, which Python puts in its place as soon as anybody imports it. `then` is told of each module.
+    Names of public functions, which users may see in frames, are found by `functional.later.resolver` instead.
 
     >>> find = on_first_use("json", {"tool": "", "scanner": "py_make_scanner"})
     >>> find("tool").__name__, find("py_make_scanner").__name__
@@ -25,6 +26,8 @@ def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]
         if name not in of:
             raise no_attribute(package, name)
         found = import_module(f"{package}.{of[name]}")
+        if then is not None:
+            then(found)
         if name not in modules:
             found = vars(sys.modules[package])[name] = getattr(found, name)
         return found

@@ -7,9 +7,7 @@ say what there is and in which order, `collate` how samples become a batch, `fet
 `random_source` and `convert` are the only doors to other random numbers and to tensors.
 """
 
-import importlib
-import sys
-
+from calque.base.on_demand import on_first_use
 from calque.data.collate import default_collate, default_convert
 from calque.data.dataset import ChainDataset, ConcatDataset, Dataset, IterableDataset, StackDataset, Subset, TensorDataset, random_split
 from calque.data.loader import DataLoader
@@ -23,8 +21,8 @@ from calque.data.sampler import (
 )
 from calque.data.worker_info import WorkerInfo, get_worker_info
 
-_ON_FIRST_USE = dict.fromkeys(("ArraysDataset", "AudioFolder", "TableDataset", "TarShards", "TextLines", "read_wav"), "calque.data.files")
-_ON_FIRST_USE |= {"SharedList": "calque.data.payload", "local_copy": "calque.data.remote"}
+_OF_FEW = {"files": "ArraysDataset AudioFolder TableDataset TarShards TextLines read_wav", "payload": "SharedList", "remote": "local_copy"}
+_part = on_first_use(__name__, _OF_FEW)
 
 __all__ = [
     "ArraysDataset",
@@ -58,9 +56,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _ON_FIRST_USE:
-        raise AttributeError(f"module 'calque.data' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
-    return getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
+    return _part(name)
 
 
 def __dir__() -> list[str]:

@@ -1,9 +1,8 @@
 """Optimizers and learning-rate schedules under PyTorch's names."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from calque.base.text import no_attribute
+from calque.base.on_demand import on_first_use
 from calque.functional.blame import publish
 from calque.optim import lr_scheduler, swa_utils
 from calque.optim.adam import Adam, AdamW
@@ -26,24 +25,21 @@ if TYPE_CHECKING:
     from calque.optim.sparse_adam import SparseAdam as SparseAdam
     from calque.optim.swapping import swap_in_optimizer_params_and_state as swap_in_optimizer_params_and_state
 
-# What few programs name loads when they are first asked for (PEP 562): name -> module.
-_ON_FIRST_USE = {
-    "ASGD": "asgd", "Adadelta": "adadelta", "Adafactor": "adafactor", "Adamax": "adamax", "LAMB": "layerwise", "LARS": "layerwise", "Muon": "muon",
-    "NAdam": "nadam", "RAdam": "radam", "Rprop": "rprop", "SparseAdam": "sparse_adam",
-    "swap_in_optimizer_params_and_state": "swapping",
-}  # fmt: skip
 
-__all__ = ["LBFGS", "SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "RMSprop", "lr_scheduler", "swa_utils", *_ON_FIRST_USE]
+# What few programs name.
+_OF_FEW = {
+    "asgd": "ASGD", "adadelta": "Adadelta", "adafactor": "Adafactor", "adamax": "Adamax", "layerwise": "LAMB LARS", "muon": "Muon", "nadam": "NAdam",
+    "radam": "RAdam", "rprop": "Rprop", "sparse_adam": "SparseAdam", "swapping": "swap_in_optimizer_params_and_state",
+}  # fmt: skip
+_part = on_first_use(__name__, _OF_FEW, publish)
+_LATER = sorted(" ".join(_OF_FEW.values()).split())
+
+__all__ = ["LBFGS", "SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "RMSprop", "lr_scheduler", "swa_utils", *_LATER]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _ON_FIRST_USE:
-        raise no_attribute("calque.optim", name)
-    module = import_module(f"calque.optim.{_ON_FIRST_USE[name]}")
-    publish(module)
-    globals()[name] = found = getattr(module, name)
-    return found
+    return _part(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ON_FIRST_USE})
+    return sorted({*globals(), *_LATER})

@@ -9,20 +9,18 @@ import os
 import signal
 import subprocess
 import sys
-import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
 from calque.base.errors import CheckpointError
-from calque.io import write
 from calque.io.layout import plan
 from calque.io.read import is_good, read_file, read_stream
 from calque.io.structure import flatten, numpy_leaf
 from calque.io.write import write_file, write_stream
+from tests.io.killed import dies_before
 
 
 def value(leaf: object) -> object:
@@ -241,40 +239,11 @@ def test_a_header_beyond_the_format_is_refused(monkeypatch: pytest.MonkeyPatch) 
         plan({}, "[" + "1," * 5000 + "1]")
 
 
-def die_at(path: Path, point: int) -> bool:
-    """Save NEW in a child that vanishes without clean-up just before system call number `point`; False if it lived to the end."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python 3.12 warns of threads; the child does nothing but save
-        child = os.fork()
-    if child:
-        return os.waitpid(child, 0)[1] != 0
-    count = 0
-
-    def counted(call: Any) -> Any:
-        def wrapper(*args: Any, **keywords: Any) -> Any:
-            nonlocal count
-            if count == point:
-                os._exit(9)
-            count += 1
-            return call(*args, **keywords)
-
-        return wrapper
-
-    for module, names in ((os, ("open", "fsync", "replace", "unlink", "close", "scandir", "stat")), (fcntl, ("flock",))):
-        for name in names:
-            setattr(module, name, counted(getattr(module, name)))
-    write._Complete.write = counted(write._Complete.write)  # type: ignore[method-assign]
-    try:
-        save(NEW, path)
-    finally:
-        os._exit(0)
-
-
 def test_death_before_every_system_call(tmp_path: Path) -> None:
     path, point, seen = tmp_path / "a", 0, []
     while True:
         save(OLD, path)
-        died = die_at(path, point)
+        died = dies_before(point, lambda: save(NEW, path))
         seen.append(int(load(path)["step"]))
         assert is_good(str(path))
         if not died:

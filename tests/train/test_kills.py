@@ -3,21 +3,19 @@ random moments."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import warnings
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import calque
-from calque.io import write
+from tests.io.killed import dies_before
 from tests.train.kills import state, step_of, write_once
 
 ROOT = Path(calque.__file__).parents[1]
@@ -32,7 +30,7 @@ def test_r1_death_before_each_call_of_a_save_in_several_files(tmp_path: Path) ->
     while True:
         folder = tmp_path / str(point)
         write_once(folder, 1)
-        died = _die_before(folder, point)
+        died = dies_before(point, partial(write_once, folder, 2))
         seen.append(step_of(folder))
         if not died:
             break
@@ -40,36 +38,6 @@ def test_r1_death_before_each_call_of_a_save_in_several_files(tmp_path: Path) ->
         assert step_of(folder) == 3 and not [name for name in os.listdir(folder) if ".tmp-" in name]
         point += 1
     assert seen == sorted(seen) and seen[0] == 1 and seen[-1] == 2 and len(seen) > 30, seen
-
-
-def _die_before(folder: Path, point: int) -> bool:
-    """Save step 2 in a child that vanishes without clean-up just before a call; False if it lived to the end."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python 3.12 warns of threads; the child does nothing but save
-        child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
-    count = 0
-
-    def counted(call: Any) -> Any:
-        def wrapper(*args: Any, **keywords: Any) -> Any:
-            nonlocal count
-            if count == point:
-                os._exit(9)
-            count += 1
-            return call(*args, **keywords)
-
-        return wrapper
-
-    try:
-        for module, names in ((os, ("open", "fsync", "replace", "unlink", "close", "scandir", "stat")), (fcntl, ("flock",))):
-            for name in names:
-                setattr(module, name, counted(getattr(module, name)))
-        write._Complete.write = counted(write._Complete.write)  # type: ignore[method-assign]
-        write_once(folder, 2)
-        os._exit(0)
-    finally:
-        os._exit(1)
 
 
 @pytest.mark.slow
