@@ -12,8 +12,8 @@ from calque.base.text import no_attribute
 
 def on_first_use(package: str, homes: Mapping[str, str], then: Callable[[Any], Any] | None = None) -> Callable[[str], Any]:
     """The `__getattr__` of a package for what its modules define. `homes`: module -> names, "" for the module itself. What was found stays
-    there. No name may be that of a module of the package, which Python puts in its place as soon as anybody imports it. `then` is told of each module.
-    Names of public functions, which users may see in frames, are found by `functional.later.resolver` instead.
+    there. No name may be that of a module of the package, which Python puts in its place as soon as anybody imports it. `then` is told of each
+    module. Names of public functions, which users may see in frames, are found by `functional.later.resolver` instead.
 
     >>> find = on_first_use("json", {"tool": "", "scanner": "py_make_scanner"})
     >>> find("tool").__name__, find("py_make_scanner").__name__
