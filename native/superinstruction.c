@@ -481,9 +481,9 @@ static void look_at(Call *call, PyObject *x) {
     else if (pair || is_tensor(x)) {
         if (call->operands == MOST_OPERANDS) { call->count = -1; return; }
         call->operand[call->operands++] = x;
-        add(call, pair ? (PyObject *)DType.type : (PyObject *)Tensor.type);
+        bool wanted = call->grad && !pair && AT(x, Tensor.at._requires_grad) == Py_True;
+        add(call, (PyObject *)(pair ? DType.type : wanted ? Node.type : Tensor.type)); /* who wants a gradient is told by another class */
         add(call, pair ? PyTuple_GET_ITEM(x, 1) : origin_of(x));
-        if (call->grad && !pair) add(call, AT(x, Tensor.at._requires_grad));
     } else if (PyBool_Check(x) || (PyFloat_CheckExact(x) && !isnan(PyFloat_AS_DOUBLE(x)) && !(PyFloat_AS_DOUBLE(x) == 0.0 && signbit(PyFloat_AS_DOUBLE(x))))) {
         add(call, (PyObject *)Py_TYPE(x)); /* they equal integers, and zeros of both signs each other */
         add(call, x);
