@@ -4,13 +4,12 @@ the names of values that they read and write."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from calque.base.dataclass import dataclass
 from calque.base.dtypes import EVERY, DType
 from calque.base.errors import ArgumentError, ExportError
 from calque.exported.extents import MOST, Extents

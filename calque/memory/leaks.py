@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from calque.base.dataclass import dataclass
 from calque.base.text import human
 from calque.memory.graphs import graph
 from calque.observe.source import inside_package, warn_user

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError, MemoryPlanError
 from calque.base.layout import dense_layout
 from calque.base.text import human, shown, type_name

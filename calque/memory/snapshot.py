@@ -6,13 +6,13 @@ import gc
 import os
 from bisect import bisect_right
 from collections import Counter
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError
 from calque.base.text import human, type_name
 from calque.memory.graphs import saved_by

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from calque.base.dataclass import dataclass
 from calque.base.errors import DTypeError
 from calque.base.text import human, type_name
 from calque.functional.common import is_tensor

@@ -6,10 +6,10 @@ import copy
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import calque
-from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError
 from calque.base.extras import need
 from calque.base.text import described, shown

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import calque
 from calque import nn
-from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import described, nearest, shown, type_name
 from calque.data import DataLoader, TensorDataset

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.tune.session import Checkpoint

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+import calque
 from calque.base.dataclass import dataclass
+from tests.fuzz import arguments
 
 CHOICES = [
     {"frozen": frozen, "slots": slots, "eq": eq, "unsafe_hash": unsafe_hash, "weakref_slot": weak}
@@ -165,3 +168,12 @@ def test_methods_may_be_wrapped_before_they_are_written() -> None:
 
     Wrapped.__init__ = watched  # type: ignore[method-assign,assignment]
     assert (Wrapped(1).a, Wrapped(2).a, calls) == (1, 2, [(1,), (2,)])
+
+
+def test_classes_that_users_make_say_what_they_take() -> None:
+    """Theirs are the standard library's: who hands one something else is told by Python, at the user's line."""
+    spaces = (*arguments.PLACES.values(), *arguments.CLASSES.values(), calque, calque.tune)
+    listed = [getattr(space, name, None) for space in spaces for name in getattr(space, "__all__", None) or vars(space)]
+    made = {c for c in listed if inspect.isclass(c) and dataclasses.is_dataclass(c) and c.__module__.startswith("calque")}
+    assert len(made) > 8
+    assert not [c for c in made if list(inspect.signature(c).parameters) == ["args", "kwargs"]]
