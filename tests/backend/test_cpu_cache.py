@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from calque.backend.cpu.code import library, llvm
-from calque.backend.cpu.compile.cache import ObjectCache
+from calque.backend.cpu.compile.cache import ObjectCache, digest_of
 from calque.base.errors import CompileError
 
 KEY = "a" * 64
@@ -224,3 +225,27 @@ def test_errors_of_compiling_meanwhile_reach_whoever_waits(monkeypatch, tmp_path
     assert code.meanwhile(lambda: "done") == "done"
     with pytest.raises(CompileError, match=r"expected valid IR"):
         code.all()
+
+
+def test_objects_of_other_sources_have_other_names(tmp_path: Path) -> None:
+    """Every file of the backend is in the hash that names objects: else a new version would run what an old one has compiled."""
+    backend = Path(library.__file__).parents[1]
+    copied = tmp_path / "cpu"
+    shutil.copytree(backend, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    assert library._SOURCES == digest_of(copied, [""]) != ""
+    for path in sorted(copied.rglob("*.py")):
+        text = path.read_text()
+        path.write_text(text + "\n")
+        assert digest_of(copied, [""]) != library._SOURCES, f"a change of {path.name} goes unseen"
+        path.write_text(text)
+
+
+def test_the_hash_of_planners_leaves_out_one_folder(tmp_path: Path) -> None:
+    for name in ("a/x.py", "b/y.py", "b/apart/z.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    before = digest_of(tmp_path, ["a", "b"], "b/apart")
+    (tmp_path / "b/apart/z.py").write_text("2")
+    assert digest_of(tmp_path, ["a", "b"], "b/apart") == before != digest_of(tmp_path, ["a", "b"])
+    (tmp_path / "b/y.py").write_text("2")
+    assert digest_of(tmp_path, ["a", "b"], "b/apart") != before

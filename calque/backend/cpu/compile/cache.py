@@ -109,7 +109,7 @@ class ObjectCache:
         return bool(self._usable)
 
 
-def digest_of(package: Path, parts: Sequence[str], apart: str = "") -> str:
+def digest_of(package: Path, parts: Sequence[str], apart: str | None = None) -> str:
     """Hash of the names and the contents of the Python files in folders of a package, but for one folder; "" if there are none.
 
     A new process waits for it before it can ask for anything: hence no objects of `pathlib` and no buffers.
@@ -118,7 +118,7 @@ def digest_of(package: Path, parts: Sequence[str], apart: str = "") -> str:
     files = []
     for part in parts:
         for folder, folders, names in os.walk(f"{root}/{part}"):
-            if folder == f"{root}/{apart}":
+            if apart is not None and folder == f"{root}/{apart}":
                 folders.clear()
             else:
                 files += [f"{folder}/{name}" for name in names if name.endswith(".py")]
