@@ -34,6 +34,10 @@ WAITING: set[object] = set()
 that only once it has the interpreter's lock, and the next program has started by then."""
 
 
+SPARED: list[Callable[[], object]] = []
+"""What else is given back where memory would run out, or is wanted by others: each lets go of what only saves time."""
+
+
 class Waits:
     """Waiting for what is queued: `with Waits(lock): ...`, or with anything else that is this thread's alone."""
 
@@ -93,9 +97,14 @@ class Progress(ABC):
 
 
 class Executable(ABC):
-    """A compiled schedule. Safe to run from several Python threads. `launches`: how many steps it has."""
+    """A compiled schedule. Safe to run from several Python threads. `launches`: how many steps it has. `packs`: numbers of the inputs that
+    `prepacked` wants; `packed_bytes`: what an executable of that keeps; `outdated`: whoever made that wants it no more, as those inputs may be
+    overwritten."""
 
     launches = 0
+    packs: Sequence[int] = ()
+    packed_bytes = 0
+    outdated = False
 
     @abstractmethod
     def run(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = (), progress: Progress | None = None) -> Sequence[Array]:
@@ -112,6 +121,11 @@ class Executable(ABC):
     def follow(self) -> Progress | None:
         """For one run: an object that other threads may wait with for single results; None if none is there long before the end."""
         return None
+
+    def prepacked(self, weights: Mapping[int, Array]) -> "Executable":
+        """An executable of the same schedule for runs whose inputs `packs` hold what these arrays hold now: they were laid out for its kernels, and
+        are not looked at again. Its results are the same to the bit."""
+        raise NotImplementedError
 
     def again(self, inputs: Sequence[Any], outputs: Sequence[Any], results: Sequence[tuple[int, Any]], count: int) -> Any:
         """What runs the schedule again and again where it ran before. `inputs`, `outputs`: the array itself, which stays; a number below `count`, of

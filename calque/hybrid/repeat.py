@@ -59,8 +59,11 @@ class Recorded(Protocol):
 class Repeat:
     """Repeats of one call. `hits`: how often it was one."""
 
-    def __init__(self, entry: Recorded, macro: Macro, rerun: Any, same: Any, arguments: list[int], written: list[Storage]) -> None:
+    def __init__(
+        self, entry: Recorded, macro: Macro, rerun: Any, same: Any, arguments: list[int], written: list[Storage], executable: Any
+    ) -> None:
         state = local.state
+        self.executable = executable
         self.entry: Any = entry  # what stands above knows more of it
         self.macro, self.rerun, self.same, self.arguments = macro, rerun, same, arguments
         self.modes = (state.grad, state.inference, state.autocast, get_default_dtype(), DEFAULT.device)
@@ -84,7 +87,8 @@ class Repeat:
         if (
             state.trace.cur is not macro.start or state.grad is not grad[0] or state.inference is not grad[1] or state.autocast is not grad[2]
             or get_default_dtype() is not grad[3] or DEFAULT.device is not grad[4] or events.active is not None or settings.verify
-            or Counters.evictions != self.generation or not self.queue.idle() or (self.long is not None and not self.long.expected())
+            or Counters.evictions != self.generation or self.executable.outdated
+            or not self.queue.idle() or (self.long is not None and not self.long.expected())
             or not self.same.stands(args) or not self.entry.valid() or (self.long is not None and not self.long.habitual())
         ):  # fmt: skip
             return MISSED
@@ -272,9 +276,19 @@ def _made(
     wanted = tuple([(a.__class__, a._layout, a._requires_grad, a._storage.layout) if a.__class__ in TENSOR_TYPES else (None, a) for a in args])
     results = [(macro.created[k][1].numel, macro.created[k][1].dtype.np) for k in fresh]
     plan = direct.plan
-    found = on(plan.device, lambda: plan.compiled.executable.again(inputs, outputs, results, len(args)))
+    executable = _executable(plan, direct, tensors, args, storages)
+    found = on(plan.device, lambda: executable.again(inputs, outputs, results, len(args)))
     if found is None:
         return None
     rerun, sources = found
     same = hot.unchanged(rows, wanted, tuple(entry.fixed), tuple(indices), sources, rerun.step)
-    return None if same is None else Repeat(entry, macro, rerun, same, tensors, [storages[c] for c in direct.written])
+    return None if same is None else Repeat(entry, macro, rerun, same, tensors, [storages[c] for c in direct.written], executable)
+
+
+def _executable(plan: Plan, direct: Direct, tensors: list[int], args: tuple[Any, ...], storages: list[Storage]) -> Any:
+    """What runs the plan, with weights packed that are no arguments: facts say that they stay what they are."""
+    form, few = plan.compiled, len(tensors)
+    if form.packing is None or any(direct.inputs[k] < few for k in form.packing.places):
+        return form.executable
+    packed = on(plan.device, lambda: form.packing.of([storages[c].buffer for c in direct.inputs], True))
+    return (packed or form).executable

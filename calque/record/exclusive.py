@@ -8,6 +8,7 @@ from calque.record.path import Trace
 from calque.record.storage import Storage
 from calque.run.buffer import Buffer
 from calque.run.engine import ENGINE
+from calque.run.packing import let_go
 
 
 def judge(
@@ -20,7 +21,8 @@ def judge(
             if home is not None and home.trace is trace:
                 # Whether only `storage.home`, `trace.inputs`, this variable and the argument refer to the buffer, so that it may be overwritten
                 # (what tasks hold counts apart: they run before the program that overwrites).
-                alone = getrefcount(home) <= 4 + home.pins and ((home.owner is None and home.export is None) or not home.shared())
+                few = getrefcount(home) <= 4 + home.pins or (let_go(home) and getrefcount(home) <= 4 + home.pins)
+                alone = few and ((home.owner is None and home.export is None) or not home.shared())
                 if alone and homes.get(storage.slot) is None:
                     numbers[storage.slot], homes[storage.slot] = home.number, home
                     home.floating = False

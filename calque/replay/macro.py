@@ -24,6 +24,7 @@ from calque.replay.direct import start_plan
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array
 from calque.run.interrupt import SHIELD
+from calque.run.packing import let_go
 from calque.run.queues import on, placed
 
 REALISED, SHARED, ELSEWHERE, ABSENT = -1, -2, -3, -4
@@ -279,7 +280,8 @@ class Macro:
         written = [inputs[k] for k in direct.replaced]  # not asked of the cells again: another thread may have put something else there
         # Four references: the storage, `inputs`, `written`, the argument. More: somebody else sees what would be overwritten.
         if written and max(map(getrefcount, written)) > 4 and any(getrefcount(b) > 5 + b.pins for b in written):
-            return None
+            if not sum(map(let_go, written)) or any(getrefcount(b) > 5 + b.pins for b in written):
+                return None
         created: list[Any] = [None] * len(self.created) if storages is None else storages
         for k, storage in enumerate(created):
             if storage is None:

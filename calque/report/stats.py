@@ -23,6 +23,7 @@ from calque.replay.stretches import stretch_counts
 from calque.run.backends import backend, host_memory
 from calque.run.dispatch import DispatchCounters, wait_for_queues
 from calque.run.engine import depths
+from calque.run.packing import held_bytes
 
 ROWS = 8  # of each list in the printed form
 
@@ -38,7 +39,8 @@ class Stats(dict[str, Any]):
     replays that Python took over ("continued"), the recorded "stretches" held, and calls that ran as written with the reasons;
     macros: steps of optimizers and backward passes that were recorded again without their Python ("replays") and those that were watched for it
     ("recordings"); fallbacks: programs whose compiled form failed and that the reference computed; queues: tasks that
-    wait or run now, per device; copies: values and bytes moved between devices; memory: bytes in use, their peak, and bytes cached for reuse;
+    wait or run now, per device; copies: values and bytes moved between devices; memory: bytes in use, their peak, bytes cached for reuse, and
+    "packed": bytes in use that are weights laid out for the kernels (`docs/when-things-run.md`);
     compiler (since the process began): processes started to compile, how many at once, modules that they compiled, modules compiled in this
     process instead and the reasons, the most memory (MiB) that one of the processes held, functions that a run had to wait for ("late"), plans for
     all sizes that could not be made ("refused": such programs are planned one by one); trie_edges, trie_limit: size of the trace trie
@@ -82,7 +84,8 @@ class Stats(dict[str, Any]):
             f"queues      {_counts(self['queues'])}",
             f"copies      {self['copies']['count']} between devices, {_mib(self['copies']['bytes'])}",
             f"caches      {_mib(sum(c['bytes'] for c in self['caches'].values()))} of {_mib(settings.memo_bytes)}, by estimate",
-            f"memory      {_mib(memory['in_use'])} in use, {_mib(memory['peak'])} at most, {_mib(memory['cached'])} cached",
+            f"memory      {_mib(memory['in_use'])} in use, {_mib(memory['peak'])} at most, {_mib(memory['cached'])} cached, "
+            f"{_mib(memory['packed'])} of packed weights",
         ]
         return "\n".join(out)
 
@@ -169,7 +172,7 @@ def stats(*, reset: bool = False) -> Stats:
         macros=found["macros"],
         queues=depths(),
         copies=found["copies"],
-        memory={"in_use": memory.in_use, "peak": memory.peak, "cached": memory.cached},
+        memory={"in_use": memory.in_use, "peak": memory.peak, "cached": memory.cached, "packed": held_bytes()},
         compiler=backend().compile_counts(),
     )
     if reset:

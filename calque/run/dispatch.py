@@ -35,7 +35,7 @@ from calque.run.estimate import estimates, in_operations
 from calque.run.interrupt import SHIELD, of_handler
 from calque.run.memory import UNNAMED, out_of_memory, out_of_program
 from calque.run.partial import LEFT, Absence, Partial, back
-from calque.run.queues import at, queue_of
+from calque.run.queues import at, on, queue_of
 
 INTERPRET_WORK = 16_384  # scalar operations below which a program is interpreted at first; 0: none is, however seldom it comes
 INTERPRET_TIMES = 16  # compiling takes as long as interpreting some hundred times; a loop that goes on has soon earned it back
@@ -123,6 +123,12 @@ class Plan:
         self.habit -= 1
         return True
 
+    def packed(self, inputs: list[Buffer]) -> Compiled | None:
+        """The form that has the weights among these inputs packed, if there is one. Asked for when the program is started, before anybody overwrites
+        them behind it."""
+        packing = None if self.compiled is None else self.compiled.packing
+        return None if packing is None else on(self.device, lambda: packing.of(inputs))
+
     def execute(self, *given: Any) -> None:
         """What a task of the plan does: see `_execute`."""
         _execute(self, *given)
@@ -134,16 +140,17 @@ class Plan:
         """`dispatch`, for plans of other kinds than this."""
         raise NotImplementedError
 
-    def run(self, inputs: list[Array], scalars: Sequence[Any], progress: Progress | None = None) -> tuple[Sequence[Array], int, int]:
-        """(outputs, failed check number or -1, its bad position). `progress`: what the compiled form's `follow` gave, or None."""
-        form = self.compiled
+    def run(
+        self, inputs: list[Array], scalars: Sequence[Any], progress: Progress | None, packed: Compiled | None
+    ) -> tuple[Sequence[Array], int, int]:
+        """(outputs, failed check number or -1, its bad position). `progress`: what the compiled form's `follow` gave; `packed`: see there."""
+        form: Any = packed or self.compiled
         if form is None:
             with self.lock:
                 form = self._choose()
         if events.active is not None:
             return events.active.run(form, inputs, scalars)  # type: ignore[no-any-return]
-        result: tuple[Sequence[Array], int, int] = form.run(inputs, scalars, progress) if progress is not None else form.run(inputs, scalars)
-        return result
+        return form.run(inputs, scalars, progress) if progress is not None else form.run(inputs, scalars)  # type: ignore[no-any-return]
 
     def patience(self) -> int:
         """How often it is interpreted before it is compiled."""
@@ -239,7 +246,7 @@ def dispatch(
     if short and not settings.checked:
         arrays = settled(inputs)
         if arrays is not None:
-            _run_here(plan, arrays, scalars, outputs, errors, previous)
+            _run_here(plan, arrays, scalars, outputs, errors, previous, plan.packed(inputs))
             return True
     held = SHIELD.hold()
     try:
@@ -255,7 +262,7 @@ def hand_over(
     errors: list[Callable[[int], Exception]], previous: Sequence[Buffer | None],
 ) -> None:  # fmt: skip
     """Make a task of the plan, and queue it unless it is `short`."""
-    before = [_writer(b) for b in inputs]
+    before, packed = [_writer(b) for b in inputs], plan.packed(inputs)
     line, updates_state = user_line(), writes_state(outputs, previous)
 
     session = events.active
@@ -265,7 +272,7 @@ def hand_over(
         if session is not None:
             events.where.flow = flow
         try:
-            plan.execute(inputs, before, scalars, outputs, errors, progress)
+            plan.execute(inputs, before, scalars, outputs, errors, progress, packed)
         except Exception as error:
             note_failure(error, line, outputs, previous, updates_state)
             raise
@@ -320,7 +327,7 @@ def run_at_once(plan: Plan, inputs: list[Buffer], scalars: list[Any], awaited: b
         return None
     there = at(plan.device) if several else plan.device
     try:
-        result: Sequence[Any] = form.executable.run(arrays, scalars)
+        result: Sequence[Any] = (form if form.packing is None else plan.packed(inputs) or form).executable.run(arrays, scalars)
     except Exception as error:
         if of_handler(error):
             raise
@@ -333,15 +340,15 @@ def run_at_once(plan: Plan, inputs: list[Buffer], scalars: list[Any], awaited: b
 
 def _run_here(
     plan: Plan, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer], errors: list[Callable[[int], Exception]],
-    previous: Sequence[Buffer | None],
+    previous: Sequence[Buffer | None], packed: Compiled | None,
 ) -> None:  # fmt: skip
-    """Run the plan on this thread; its inputs are there."""
+    """Run the plan on this thread; its inputs are there. `packed`: see `Plan.packed`."""
     several = ENGINE.tracking  # without it there is one device, and this thread is there
     there = at(plan.device) if several else plan.device
     try:
-        form = plan.compiled
+        form = packed or plan.compiled
         if form is None or not form.plain or events.active is not None:
-            _compute(plan, arrays, scalars, outputs, errors)
+            _compute(plan, arrays, scalars, outputs, errors, None, packed)
         else:
             try:
                 results = form.executable.run(arrays, scalars)
@@ -428,22 +435,22 @@ def settled(inputs: list[Buffer]) -> list[Any] | None:
 
 def _execute(
     plan: Plan, inputs: list[Buffer], before: list[Task | None], scalars: Sequence[Any], outputs: list[Buffer],
-    errors: list[Callable[[int], Exception]], progress: Progress | None = None,
+    errors: list[Callable[[int], Exception]], progress: Progress | None = None, packed: Compiled | None = None,
 ) -> None:  # fmt: skip
     """Run a plan and fill the outputs; `before` are the tasks that fill the inputs."""
     arrays, poison = gather(inputs, before)
     if poison is not None:
         raise _rescue(plan.program, arrays, scalars, outputs, errors) or poison
     _check(plan.program, arrays, scalars, outputs)
-    _compute(plan, arrays, scalars, outputs, errors, progress)
+    _compute(plan, arrays, scalars, outputs, errors, progress, packed)
 
 
 def _compute(
     plan: Plan, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer], errors: list[Callable[[int], Exception]],
-    progress: Progress | None = None,
+    progress: Progress | None = None, packed: Compiled | None = None,
 ) -> None:  # fmt: skip
     try:
-        results, failed, position = plan.run(arrays, scalars, progress)
+        results, failed, position = plan.run(arrays, scalars, progress, packed)
     except MemoryError as error:  # nothing has run; trying again by another path would not fit either
         raise out_of_program(error, plan.program) from None
     except Exception as error:
@@ -455,7 +462,8 @@ def _compute(
     form = plan.compiled
     with ENGINE.pins:
         if form is not None and form.distinct:
-            _fill(outputs, results)
+            for buffer, array in zip(outputs, results, strict=True):
+                buffer.array = array
         else:
             _store(outputs, results, arrays)
 
@@ -470,11 +478,6 @@ def _cause(
         DispatchCounters.fallbacks += 1
         warnings.warn(f"[run] a compiled program failed ({error}); the reference interpreter computed it", RuntimeWarning, stacklevel=3)
     return cause or error
-
-
-def _fill(outputs: list[Buffer], results: Sequence[Any]) -> None:
-    for buffer, array in zip(outputs, results, strict=True):
-        buffer.array = array
 
 
 def _writer(buffer: Buffer) -> Task | None:

@@ -91,8 +91,11 @@ class DevicePlan(Plan):
                 raise
         return True
 
+    def packed(self, inputs: list[Buffer]) -> None:
+        """Nothing: the backend lays weights out as it likes."""
+
     def execute(
-        self, inputs: list[Buffer], before: list[Task | None], scalars: Sequence[Any], outputs: list[Buffer], errors: Errors, progress: object
+        self, inputs: list[Buffer], before: list[Task | None], scalars: Sequence[Any], outputs: list[Buffer], errors: Errors, *_: object
     ) -> None:
         """What its task does."""
         values, poison = gather(inputs, before)

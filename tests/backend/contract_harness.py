@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from calque.backend.cpu.code.library import content_key, disk_cache
 from calque.backend.cpu.compile.compiler import TIGHT, pass_list
 from calque.backend.cpu.compile.target import current
 from calque.backend.cpu.contract import SCRATCH_BYTES, Contraction, Matmul, PlainUnit, module_ir, symbol, target_for_features
+from calque.backend.cpu.contract.packed import PACKED, TO_PACK
 from calque.backend.cpu.text.runtime_text import BEHIND_SCRATCH
 
 Array = NDArray[Any]
@@ -103,19 +104,26 @@ class Library:
         """`prepare_any` for two operands and one result."""
         return self.prepare_any(kind, params, [x, y], [out])
 
-    def prepare_any(self, kind: str, params: Contraction, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Any:
-        """A function of the thread count and of how often to run the kernel (repeats are for timing only)."""
+    def prepare_any(
+        self, kind: str, params: Contraction, inputs: Sequence[Array], outputs: Sequence[Array | None],
+        to_pack: Array | None = None, packed: Mapping[int, Array] | None = None,
+    ) -> Any:  # fmt: skip
+        """A function of the thread count and of how often to run the kernel (repeats are for timing only). `to_pack`: memory for weights, which is
+        all that is to be filled; `packed`: operands that such a call has packed."""
         function = KERNEL(self.engine.get_function_address(symbol(kind, self.dtype)))
         workspace = aligned(params.workspace_bytes(self.dtype, self.target) + 64, np.uint8)
         buffers = [0 if a is None else a.ctypes.data for a in (*inputs, *outputs)]
-        words = np.array([*buffers, workspace.ctypes.data, *params.words()], np.int64)
+        for operand, memory in (packed or {}).items():
+            buffers[operand] = memory.ctypes.data | PACKED
+        space = workspace.ctypes.data if to_pack is None else to_pack.ctypes.data | TO_PACK
+        words = np.array([*buffers, space, *params.words()], np.int64)
         barrier = self.barrier.ctypes.data
 
         def part(thread: int, threads: int, repeats: int) -> None:
             for _ in range(repeats):
                 function(thread, threads, barrier, self.scratch[thread].ctypes.data, words.ctypes.data)
 
-        def run(threads: int, repeats: int = 1, keep: Any = (inputs, outputs, workspace)) -> None:
+        def run(threads: int, repeats: int = 1, keep: Any = (inputs, outputs, workspace, to_pack, packed)) -> None:
             pool = self.pools.setdefault(threads, ThreadPoolExecutor(max(threads - 1, 1)))
             others = [pool.submit(part, thread, threads, repeats) for thread in range(1, threads)]
             part(0, threads, repeats)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from calque.backend.cpu.contract.params import contraction as contraction
     from calque.backend.cpu.contract.params import is_narrow as is_narrow
     from calque.backend.cpu.contract.params import is_native as is_native
+    from calque.backend.cpu.contract.params import packed_bytes as packed_bytes
     from calque.backend.cpu.contract.params import suits_pairs as suits_pairs
     from calque.backend.cpu.contract.params import symbol as symbol
     from calque.backend.cpu.contract.params import ways_of as ways_of
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "expectations": "CHOSEN expected",
     "module": "module_ir",
-    "params": "ROUTINES Contraction Conv2d Conv2dInputGrad Conv2dWeightGrad all_ways contraction is_native is_narrow suits_pairs symbol ways_of",
+    "params": "ROUTINES Contraction Conv2d Conv2dInputGrad Conv2dWeightGrad all_ways contraction is_native is_narrow packed_bytes suits_pairs symbol "
+              "ways_of",
     "product_words": "DTYPES Matmul",
     "target": "AVX2 AVX512 AVX512_BF16 AVX512_VNNI NEON SCRATCH_BYTES SSE PlainUnit VectorUnit target_for_features",
     "tuning": "candidates",

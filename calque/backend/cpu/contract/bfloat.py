@@ -11,11 +11,12 @@ from functools import partial
 
 from calque.backend.cpu.contract.bfloat_conv import bfloat_convolutions
 from calque.backend.cpu.contract.builder import Builder, Value, declarations
-from calque.backend.cpu.contract.gemm import SUMS, gemm_grid, gemm_part, matmul_entry, row_group
+from calque.backend.cpu.contract.gemm import gemm_grid, matmul_entry
 from calque.backend.cpu.contract.halves import as_vector, half_declarations, load_half, load_words, store_rounded, upper, words
-from calque.backend.cpu.contract.micro import outer_kernels
+from calque.backend.cpu.contract.micro import outer_kernels, panel_behind
 from calque.backend.cpu.contract.narrow import gemm, pack_tall, pack_wide
 from calque.backend.cpu.contract.pack import copy_out, transpose
+from calque.backend.cpu.contract.rectangle import SUMS, gemm_part, row_group
 from calque.backend.cpu.contract.target import Blocking
 
 ADDED = SUMS[2:]
@@ -144,7 +145,7 @@ def _tile(blocking: Blocking) -> str:
     for kernel, condition in (("outer_narrow", narrow), ("outer", b.negation(narrow))):
         with b.when(condition):
             b.call(kernel, "i64 %rows", "i64 %depth", "ptr %a", "ptr %b", "i64 %b_step", f"ptr {tile}",
-                   f"ptr {b.at(tile, lanes)}", f"i64 {width}", "i1 false")
+                   f"ptr {b.at(tile, lanes)}", f"i64 {width}", "i1 false", *panel_behind(b, "%a", "%depth"))
     alone = b.both("%last", b.negation("%accumulate"))
 
     def straight() -> None:

@@ -14,9 +14,9 @@ from typing import Any
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.conv_words import BLOCK_WORDS, CONV_WORDS
+from calque.backend.cpu.contract.depth import packed_depth
 from calque.backend.cpu.contract.direct import is_direct
 from calque.backend.cpu.contract.flat import is_flat
-from calque.backend.cpu.contract.gemm import packed_depth
 from calque.backend.cpu.contract.near import is_near
 from calque.backend.cpu.contract.pack import PATCH_WORDS
 from calque.backend.cpu.contract.strided import is_strided

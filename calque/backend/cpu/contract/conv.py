@@ -13,10 +13,12 @@ from collections.abc import Callable
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.claims import BLOCKS, CONVOLUTIONS, hand_over
 from calque.backend.cpu.contract.conv_words import BLOCK_WORDS, read_conv
+from calque.backend.cpu.contract.depth import chains, depth_block, depth_blocks, each_depth_block, panel_rows
 from calque.backend.cpu.contract.direct import packed_size
 from calque.backend.cpu.contract.finish import WHOLE, begin, finish, note
-from calque.backend.cpu.contract.gemm import chains, depth_block, depth_blocks, each_depth_block, panel_rows
+from calque.backend.cpu.contract.micro import panel_behind
 from calque.backend.cpu.contract.pack import first_channel, read_patch
+from calque.backend.cpu.contract.packed import weights_of
 from calque.backend.cpu.contract.target import Blocking
 
 BUFFERS = 4
@@ -133,7 +135,7 @@ def _scatter_tile(blocking: Blocking) -> str:
 
 
 def _conv_tile(blocking: Blocking) -> str:
-    """One tile: stored in place when both of its vectors are contiguous in the result, else scattered."""
+    """One tile: stored in place when both of its vectors are contiguous in the result, else scattered; of half the width where that holds it."""
     b = Builder("conv_tile", ("i64 %rows", "i64 %columns", "i64 %depth", "ptr %a", "ptr %b", "ptr %result",
                               "i64 %column", "ptr noalias %block", "i1 %accumulate"), blocking, attributes="noinline")
     w = read_conv(b, "%block")
@@ -141,11 +143,11 @@ def _conv_tile(blocking: Blocking) -> str:
     tile = b.array((blocking.tile_rows + 1) * width)
     size, count = w["result_grid_columns"], chains(b, "%depth")
 
-    def multiply(halves: list[str], step: Value, accumulate: str) -> None:
+    def multiply(halves: list[str], step: Value, accumulate: str, kernel: str = "outer") -> None:
         with each_depth_block(b, "%depth", count) as (start, length, later):
             a, right = b.at("%a", b.mul(start, blocking.row_stride)), b.at("%b", b.mul(start, width))
-            b.call("outer", "i64 %rows", f"i64 {length}", f"ptr {a}", f"ptr {right}", f"i64 {width}", *(f"ptr {half}" for half in halves),
-                   f"i64 {step}", f"i1 {b.either(accumulate, later)}")
+            b.call(kernel, "i64 %rows", f"i64 {length}", f"ptr {a}", f"ptr {right}", f"i64 {width}", *(f"ptr {half}" for half in halves),
+                   f"i64 {step}", f"i1 {b.either(accumulate, later)}", *panel_behind(b, a, length))
 
     def in_place() -> None:
         halves = []
@@ -156,13 +158,16 @@ def _conv_tile(blocking: Blocking) -> str:
         multiply(halves, w["result_channel_step"], "%accumulate")
 
     def by_copy() -> None:
-        multiply([tile, b.at(tile, lanes)], width, "false")
+        halves = [tile, b.at(tile, lanes)]
+        few = b.compare("sle", "%columns", lanes), lambda: multiply(halves, width, "false", "outer_narrow")
+        b.cases(few, default=lambda: multiply(halves, width, "false"))
         b.call("scatter_tile", f"ptr {tile}", "i64 %rows", "i64 %columns", "ptr %result", "i64 %column", "ptr %block",
                "i1 %accumulate")
 
     flat = b.both(b.compare("eq", w["result_grid_rows"], 1), b.compare("eq", w["result_column_step"], 1))
-    aligned = b.both(b.compare("eq", b.rem(size, lanes), 0), b.compare("eq", "%columns", width))
-    b.cases((b.both(flat, aligned), in_place), default=by_copy)
+    one_image = b.compare("eq", b.div("%column", size), b.div(b.add("%column", width - 1), size))
+    whole = b.both(b.either(one_image, b.compare("eq", b.rem(size, lanes), 0)), b.compare("eq", "%columns", width))
+    b.cases((b.both(flat, whole), in_place), default=by_copy)
     return b.text()
 
 
@@ -193,8 +198,8 @@ def _conv_chunk(blocking: Blocking) -> str:
 
 def _convolve(blocking: Blocking) -> str:
     """This thread's share of (group, column panel) pairs of one block of parameters."""
-    b = Builder("convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %shared",
-                             "ptr %result", "ptr noalias %block"), blocking, attributes="noinline")
+    b = Builder("convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result", "ptr noalias %block"),
+                blocking, attributes="noinline")
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
     for way in BLOCKS[:-1]:
         with b.instead(way.takes(b, p, w)):
@@ -248,14 +253,15 @@ def _clear_share(blocking: Blocking) -> str:
 
 
 def _entry(blocking: Blocking) -> str:
-    """Any number of parameter blocks on the same three tensors, after one common packing of weights."""
+    """Any number of parameter blocks on the same three tensors, after one common packing of weights, if these do not lie packed."""
     b = Builder(f"calque_conv2d_{blocking.dtype}",
                 ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %args"), blocking, linkage="")
-    image, weights, result, shared = (b.pointer_word("%args", index) for index in range(BUFFERS))
+    image, weights, result, space = (b.pointer_word("%args", index) for index in range(BUFFERS))
     count, base = b.word("%args", BUFFERS), b.byte_at("%args", 8 * (BUFFERS + 2))
     note(b, "%scratch", WHOLE, 0)
-    hand_over(b, CONVOLUTIONS, count, (image, weights, result, shared))
-    b.call("clear_share", "i64 %thread", "i64 %threads", f"ptr {result}", f"i64 {b.word('%args', BUFFERS + 1)}")
+    hand_over(b, CONVOLUTIONS, count, (image, weights, result, space))
+    given = weights_of(b, weights, space)
+    shared = b.select(given.packed, given.ready, given.space, "ptr")
     with b.when(b.compare("eq", count, 1)):
         w = read_conv(b, base)
         joined = b.both(b.compare("eq", w["result_grid_rows"], 1), b.compare("eq", w["result_column_step"], 1))
@@ -273,9 +279,15 @@ def _entry(blocking: Blocking) -> str:
             size = b.max(b.mul(b.mul(b.mul(panels, depth), blocking.row_stride), w["groups"]), packed_size(b, p, w))
             b.assign(packed, b.add(b.read(packed), size))
 
-    each_block(lambda block, place: b.call("pack_weights", "i64 %thread", "i64 %threads", f"ptr {weights}",
-                                           f"ptr {block}", f"ptr {place}"))
-    b.barrier("%barrier", "%threads")
-    each_block(lambda block, place: b.call("convolve", "i64 %thread", "i64 %threads", "ptr %scratch", f"ptr {image}",
-                                           f"ptr {weights}", f"ptr {place}", f"ptr {result}", f"ptr {block}"))
+    def pack(block: str, place: str) -> None:
+        b.call("pack_weights", "i64 %thread", "i64 %threads", f"ptr {given.plain}", f"ptr {block}", f"ptr {place}")
+
+    with b.instead(given.alone):
+        each_block(pack)
+    b.call("clear_share", "i64 %thread", "i64 %threads", f"ptr {result}", f"i64 {b.word('%args', BUFFERS + 1)}")
+    with b.when(b.negation(given.packed)):
+        each_block(pack)
+        b.barrier("%barrier", "%threads")
+    each_block(lambda block, place: b.call("convolve", "i64 %thread", "i64 %threads", "ptr %scratch", f"ptr {image}", f"ptr {place}",
+                                           f"ptr {result}", f"ptr {block}"))
     return b.text()

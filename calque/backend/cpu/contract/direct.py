@@ -12,8 +12,8 @@ from typing import Any
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.conv_words import read_conv
+from calque.backend.cpu.contract.depth import packed_depth, panel_rows
 from calque.backend.cpu.contract.finish import begin, finish
-from calque.backend.cpu.contract.gemm import packed_depth, panel_rows
 from calque.backend.cpu.contract.near import SAME_SETS_BYTES, is_near
 from calque.backend.cpu.contract.pack import read_patch, valid_lanes
 from calque.backend.cpu.contract.target import CONVOLUTION_BYTES, Blocking

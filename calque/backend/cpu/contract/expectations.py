@@ -13,12 +13,13 @@ from math import prod
 
 from calque.backend.cpu.contract.attention_call import Attention
 from calque.backend.cpu.contract.claims import Evaluator
-from calque.backend.cpu.contract.gemm import COLUMN_CHUNK_BYTES, STREAM_BYTES, paths, stays
+from calque.backend.cpu.contract.gemm import STREAM_BYTES, paths
 from calque.backend.cpu.contract.int4 import COLUMNS, Int4
 from calque.backend.cpu.contract.pack import SHORT_ROW_VECTORS
 from calque.backend.cpu.contract.params import Contraction, Conv2d, Conv2dInputGrad, Conv2dWeightGrad, ways_of
 from calque.backend.cpu.contract.plane_grad import TALL_BLOCK
 from calque.backend.cpu.contract.product_words import Addmm, Matmul, blocking_for
+from calque.backend.cpu.contract.rectangle import COLUMN_CHUNK_BYTES, stays
 from calque.backend.cpu.contract.recurrent import FEW_ROWS, Recurrent
 from calque.backend.cpu.contract.scan import Scan
 from calque.backend.cpu.contract.small import ROW_UNIT, WORDS, is_near, is_small, rows_at_once
@@ -164,10 +165,21 @@ def _convolution(c: Conv2d | Conv2dInputGrad | Conv2dWeightGrad, ways: frozenset
             if c.winograd:
                 yield from _winograd_runs(c, c.winograd, blocking)
             rows = _cut(outputs if isinstance(c, Conv2d) else channels, blocking.tile_rows)
-            yield from _outer(rows, pixels if way in ("near", "strided") else blocking.tile_columns, blocking)
+            yield from _outer(rows, pixels, blocking) if way in ("near", "strided") else _panels(c, rows, blocking)
             if way in ("near", "strided"):
                 yield from (f"outer_{count}" for count in rows)
                 yield from _packed_rows(c, blocking)
+
+
+def _panels(c: Conv2d | Conv2dInputGrad, rows: Iterable[int], blocking: Blocking) -> Iterator[str]:
+    """Outer products of panels of tiles or pixels, the last of which may be half as wide. Input gradients have several numbers of pixels."""
+    columns, known = (c.tiles, True) if c.winograd else (c.images * prod(c.out_size), isinstance(c, Conv2d))
+    last = columns % blocking.tile_columns
+    for count in rows:
+        if not known or columns >= blocking.tile_columns or last > blocking.lanes:
+            yield f"outer_{count}"
+        if not known or 0 < last <= blocking.lanes:
+            yield f"outer_narrow_{count}"
 
 
 def _winograd_runs(c: Conv2d | Conv2dInputGrad, form: Form, blocking: Blocking) -> Iterator[str]:

@@ -13,8 +13,8 @@ from functools import partial
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.conv_words import read_conv
+from calque.backend.cpu.contract.depth import chains, each_depth_block
 from calque.backend.cpu.contract.finish import begin, finish
-from calque.backend.cpu.contract.gemm import chains, each_depth_block
 from calque.backend.cpu.contract.lanes import is_lanes, lanes_functions
 from calque.backend.cpu.contract.pack import even_masks, load_even, read_patch, valid_lanes
 from calque.backend.cpu.contract.target import CONVOLUTION_BYTES, Blocking

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import fields
 
 from calque.backend.cpu.contract.builder import Builder, ParameterBlock, passed_on
+from calque.backend.cpu.contract.depth import depth_block
 from calque.backend.cpu.contract.flat import NEAR_BYTES, PLANES_AT, SUMS_AT, batch_size, block_layout
-from calque.backend.cpu.contract.gemm import depth_block
 from calque.backend.cpu.contract.lanes import takes_lanes
 from calque.backend.cpu.contract.micro import lane_sums
 from calque.backend.cpu.contract.pack import PatchWords, read_patch

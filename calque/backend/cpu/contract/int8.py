@@ -8,10 +8,11 @@ sums of the rows of A, which stand behind each of its panels.
 from __future__ import annotations
 
 from calque.backend.cpu.contract.builder import Builder, Value, declarations
-from calque.backend.cpu.contract.gemm import chained_tile, gemm_grid, gemm_part, matmul_entry, row_group
+from calque.backend.cpu.contract.gemm import gemm_grid, matmul_entry
 from calque.backend.cpu.contract.micro import outer_kernels
 from calque.backend.cpu.contract.narrow import gemm, pack_tall, pack_wide
 from calque.backend.cpu.contract.pack import copy_out, transpose
+from calque.backend.cpu.contract.rectangle import chained_tile, gemm_part, row_group
 from calque.backend.cpu.contract.target import Blocking
 
 

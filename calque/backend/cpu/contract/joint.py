@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from calque.backend.cpu.contract.builder import Builder, Value
-from calque.backend.cpu.contract.gemm import packed_depth, panel_rows
+from calque.backend.cpu.contract.depth import packed_depth, panel_rows
 from calque.backend.cpu.contract.pack import transpose
 from calque.backend.cpu.contract.target import SCRATCH_BYTES, Blocking
 from calque.backend.cpu.contract.tiles import bias_parameter, lines_at_once, tile_size

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from calque.backend.cpu.contract.builder import Builder, passed_on
+from calque.backend.cpu.contract.builder import Builder, Value, passed_on
 from calque.backend.cpu.contract.target import Blocking
 
-OUTER_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "ptr noalias readonly %b", "i64 %b_step",
-                    "ptr %c0", "ptr %c1", "i64 %c_step", "i1 %accumulate")
-APART_PARAMETERS = (*OUTER_PARAMETERS[:2], "i64 %a_row", "i64 %a_depth", *OUTER_PARAMETERS[2:])
+_PRODUCT = ("ptr noalias readonly %b", "i64 %b_step", "ptr %c0", "ptr %c1", "i64 %c_step", "i1 %accumulate")
+OUTER_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", *_PRODUCT, "ptr %next", "i64 %next_step")
+"""The last two: what will be needed next is fetched meanwhile, from here on and so many elements on per k."""
+APART_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "i64 %a_row", "i64 %a_depth", *_PRODUCT)
 FETCH_STEPS = 8
 """Steps of k from the fetch of one row of C to that of the next. All rows at once would keep every miss buffer of the core busy with memory, and
 loads of B from the second-level cache would wait behind them."""
@@ -31,6 +32,11 @@ ROWS_PER_POINTER = 4
 """Rows of an A that is not packed which are addressed from one pointer."""
 DOT_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "i64 %a_step", "ptr noalias readonly %b", "i64 %b_step",
                   "ptr %c", "i64 %c_step", "i64 %columns", "i1 %accumulate")
+
+
+def panel_behind(b: Builder, a: str, depth: Value) -> tuple[str, str]:
+    """What to fetch where panels of A are multiplied one behind the other: weights that were packed long ago are far away."""
+    return f"ptr {b.at(a, b.mul(depth, b.blocking.row_stride))}", f"i64 {b.blocking.row_stride}"
 
 
 def outer_kernels(blocking: Blocking) -> str:
@@ -102,7 +108,11 @@ def _outer(name: str, rows: int, vectors: int, blocking: Blocking, apart: bool =
         behind = b.mul("%depth", blocking.row_stride)
         for row, line in enumerate(sums):
             starts.update(dict.fromkeys(line, b.splat(b.load(b.at("%a", b.add(behind, row))), b.element)))
+    if not apart:
+        moving["%ahead"] = ("%next", "%next_step")
     with _stretches(b, {name: starts.get(name, "zeroinitializer") for line in sums for name in line}, vectors, moving, fetched):
+        if not apart:
+            b.prefetch("%ahead", 2)
         right = [b.load_vector(b.at("%pb", part * lanes)) for part in range(vectors)]
         for row in range(rows):
             left = b.splat(b.load(b.at(f"%pa{row // together * together}", places[row])), blocking.element)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from calque.backend.cpu.contract.builder import Builder, Value
-from calque.backend.cpu.contract.gemm import gemm_parameters, packed_depth, panel_elements
+from calque.backend.cpu.contract.depth import packed_depth, panel_elements
 from calque.backend.cpu.contract.panels import first_row
+from calque.backend.cpu.contract.rectangle import gemm_parameters
 from calque.backend.cpu.contract.target import Blocking
 
 DEPTH_AT_ONCE = 32

@@ -12,8 +12,9 @@ from functools import partial
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.conv_words import read_conv
+from calque.backend.cpu.contract.depth import depth_block, depth_blocks, panel_rows
 from calque.backend.cpu.contract.finish import begin, finish
-from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, panel_rows
+from calque.backend.cpu.contract.micro import panel_behind
 from calque.backend.cpu.contract.pack import read_patch
 from calque.backend.cpu.contract.target import Blocking
 
@@ -70,7 +71,7 @@ def _near_chunk(blocking: Blocking) -> str:
                 b.call("plane_fetch", f"ptr {following}", f"i64 {p['channel_step']}", f"i64 {low}", f"i64 {high}", "i64 0", "i64 1", "i64 %count")
                 c = b.at(result, column)
                 operands = (f"i64 {rows}", f"i64 {length}", f"ptr {a}", f"ptr {b.at(source, column)}", f"i64 {p['channel_step']}", f"ptr {c}",
-                            f"ptr {b.at(c, blocking.lanes)}", f"i64 {c_step}", f"i1 {accumulate}")
+                            f"ptr {b.at(c, blocking.lanes)}", f"i64 {c_step}", f"i1 {accumulate}", *panel_behind(b, a, length))
                 b.cases((b.compare("sge", b.sub("%count", column), width), partial(b.call, "outer", *operands)),
                         default=partial(b.call, "outer_narrow", *operands))
     return b.text()

@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 from calque.backend.cpu.contract.attention_call import Attention
 from calque.backend.cpu.contract.cells import CELLS
-from calque.backend.cpu.contract.claims import CONVOLUTIONS, WEIGHT_GRADIENTS, BlockWay, Claim, Way, claimed, ways_taken
+from calque.backend.cpu.contract.claims import CONVOLUTIONS, WEIGHT_GRADIENTS, BlockWay, Claim, Evaluator, Way, claimed, ways_taken
 from calque.backend.cpu.contract.conv_words import ConvWords, block_words
 from calque.backend.cpu.contract.flat_grad import FlatGradWords, flat_chunk, flat_splits
+from calque.backend.cpu.contract.gemm import paths
 from calque.backend.cpu.contract.int4 import Int4
 from calque.backend.cpu.contract.joint import JointWords, pays
 from calque.backend.cpu.contract.pack import PatchWords
@@ -35,8 +36,10 @@ from calque.backend.cpu.contract.winograd import (
     WinogradWords,
     is_spread,
     is_winograd,
+    shared_elements,
+    takes_rows,
+    transformed_elements,
 )
-from calque.backend.cpu.contract.winograd_conv import shared_elements, takes_rows
 from calque.backend.cpu.contract.winograd_weight import parts
 from calque.base.cache import memoised
 from calque.base.dataclass import dataclass
@@ -89,7 +92,7 @@ class _Convolution:
     def winograd(self) -> Form | None:
         """The form of Winograd's method that computes it, if one does; the sizes alone decide."""
         form = None if self.direct or self.pairs else self._form
-        return form if form is not None and self._tiles >= self._fewest_tiles and self._suits_tiles else None
+        return form if form is not None and self.tiles >= self._fewest_tiles and self._suits_tiles else None
 
     @property
     def _form(self) -> Form | None:
@@ -104,7 +107,8 @@ class _Convolution:
         return self.kernel, self.stride, self.padding, self.out_size
 
     @property
-    def _tiles(self) -> int:
+    def tiles(self) -> int:
+        """Of Winograd's method, in all images."""
         return self.images * prod(-(-extent // TILE) for extent in self.out_size)
 
     @property
@@ -118,6 +122,12 @@ class Conv2d(_Convolution):
 
     x_strides: Quad = (0, 0, 0, 0)
     w_strides: Quad = (0, 0, 0, 0)
+
+    def packed_elements(self, blocking: Blocking) -> int:
+        """Of all weights as they are packed: no way reads anything else of them."""
+        if (form := self.winograd) is not None:
+            return transformed_elements(form, self.channels, self.out_channels, blocking)
+        return claimed(self)[1].elements(blocking)
 
     def by_blocks(self) -> Claim:
         """One parameter block behind its count and 0 elements to clear."""
@@ -194,7 +204,8 @@ class Conv2dInputGrad(_Convolution):
         return is_winograd(self.kernel, self.stride, self.dilation, self.groups, self.channels, self.out_channels, self.out_size)
 
     @property
-    def _tiles(self) -> int:
+    def tiles(self) -> int:
+        """Of Winograd's method, in all images."""
         side, extent = (STRIDED_BACK.out, self.size) if self.stride == (2, 2) else (TILE, self.out_size)
         return self.images * prod(-(-length // side) for length in extent)
 
@@ -301,7 +312,7 @@ class Conv2dWeightGrad(_Convolution):
     def splits(self) -> int:
         """Parts into which the pixels are cut, so that about sixteen pieces of work exist; sizes alone decide."""
         if self.winograd:
-            return parts(self.channels, self.out_channels, self._tiles)
+            return parts(self.channels, self.out_channels, self.tiles)
         rows, lanes = self.out_channels // self.groups, self._lanes
         pieces = self.groups * -(-rows // ROW_BLOCK) * -(-lanes // LANE_BLOCK)
         return max(1, min(-(-16 // max(pieces, 1)), self._depth // 1024))
@@ -541,6 +552,26 @@ def suits_pairs(native: _Convolution, target: VectorUnit) -> bool:
     if isinstance(native, Conv2dWeightGrad):
         return native.tiled is not None
     return all(way is not None and way.pairs for way in ways_taken(native, blocking_for("bfloat16", target)))
+
+
+def packed_bytes(native: Contraction, dtype: str, target: VectorUnit) -> int:
+    """Size of the weights as a call packs them, if it can find them so (see `packed.py`); else 0."""
+    if dtype not in ("float32", "float64"):
+        return 0
+    blocking = blocking_for(dtype, target)
+    if isinstance(native, Matmul):
+        return packed_columns(native.folded(), blocking) * blocking.tile_columns * native.depth * blocking.item_bytes
+    return native.packed_elements(blocking) * blocking.item_bytes if isinstance(native, Conv2d) else 0
+
+
+def packed_columns(f: Matmul, blocking: Blocking) -> int:
+    """Panels of B, if the way of a product packs it, and one product is all there is; else 0."""
+    (_, a_depth), (b_depth, b_column), b = f.a_strides, f.b_strides, Evaluator(blocking)
+    turned = f.columns <= blocking.lanes and f.rows > f.columns
+    if prod(f.batch) != 1 or turned or not f.rows * f.columns * f.depth:
+        return 0
+    others = any(taken == "1" for _, taken in paths(b, f.rows, f.depth, a_depth, b_depth, b_column, 1))
+    return 0 if others else -(-f.columns // blocking.tile_columns)
 
 
 def all_ways(kind: str) -> frozenset[str]:

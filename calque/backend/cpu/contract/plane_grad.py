@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from calque.backend.cpu.contract.builder import Builder, ParameterBlock, Value
-from calque.backend.cpu.contract.gemm import depth_block, panel_rows
+from calque.backend.cpu.contract.depth import depth_block, panel_rows
 from calque.backend.cpu.contract.pack import PatchWords, read_patch
 from calque.backend.cpu.contract.plane_tile import LINE_BYTES, plane_tile_functions
 from calque.backend.cpu.contract.target import Blocking

@@ -15,7 +15,8 @@ from functools import partial
 from calque.backend.cpu.contract.attention_call import is_absent
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.cells import CELLS, SEQUENCE, Cell, Steps
-from calque.backend.cpu.contract.gemm import panel_rows
+from calque.backend.cpu.contract.depth import panel_rows
+from calque.backend.cpu.contract.micro import panel_behind
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.base.dataclass import dataclass
 from calque.ops.routines import RecurrentSpec
@@ -114,7 +115,7 @@ def _cell(cell: Cell, blocking: Blocking) -> str:
         kernel, apart = ("outer", width) if first + 1 < cell.gates else ("outer_narrow", lanes)
         place = b.at(tile, first * lanes)
         b.call(kernel, "i64 %rows", "i64 %units", "ptr %left", f"ptr {b.at('%weight', b.mul('%units', first * lanes))}", f"i64 {apart}",
-               f"ptr {place}", f"ptr {b.at(place, lanes)}", f"i64 {across}", "i1 false")
+               f"ptr {place}", f"ptr {b.at(place, lanes)}", f"i64 {across}", "i1 false", *panel_behind(b, "%left", "%units"))
     mask = b.lanes_between(0, "%valid")
     keep = b.negation(is_absent(b, "%gates"))
     biases = [b.load_masked(b.at("%bias", b.mul("%units", gate)), mask) for gate in range(cell.gates)] if "bias" in cell.operands else []
@@ -230,7 +231,7 @@ def _cell_grad(cell: Cell, blocking: Blocking) -> str:
     def product() -> None:
         """Kernels as narrow as the valid units allow; what they leave of the tile is not looked at."""
         operands = ("i64 %rows", f"i64 {b.mul('%units', cell.gates)}", "ptr %left", "ptr %weight", f"i64 {width}", f"ptr {tile}",
-                    f"ptr {b.at(tile, lanes)}", f"i64 {width}", "i1 false")
+                    f"ptr {b.at(tile, lanes)}", f"i64 {width}", "i1 false", *panel_behind(b, "%left", b.mul("%units", cell.gates)))
         b.cases(*((suits, partial(b.call, kernel, *operands)) for kernel, suits in few), default=partial(b.call, "outer", *operands))
 
     b.cases(("%more", product), default=none_yet)

@@ -13,8 +13,9 @@ from math import gcd
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.conv_words import read_conv
+from calque.backend.cpu.contract.depth import depth_block, depth_blocks, panel_rows
 from calque.backend.cpu.contract.finish import begin, finish
-from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, panel_rows
+from calque.backend.cpu.contract.micro import panel_behind
 from calque.backend.cpu.contract.near import SAME_SETS_BYTES
 from calque.backend.cpu.contract.pack import read_patch
 from calque.backend.cpu.contract.plane_tile import LINE_BYTES
@@ -197,7 +198,7 @@ def _spread(blocking: Blocking) -> str:
                 b.assign(turn, b.add(b.read(turn), 1))
                 target = b.at("%sums", column)
                 operands = (f"i64 {rows}", f"i64 {length}", f"ptr {a}", f"ptr {b.at(source, column)}", "i64 %step", f"ptr {target}",
-                            f"ptr {b.at(target, lanes)}", f"i64 {SUMS_STEP}", f"i1 {b.compare('sgt', index, 0)}")
+                            f"ptr {b.at(target, lanes)}", f"i64 {SUMS_STEP}", f"i1 {b.compare('sgt', index, 0)}", *panel_behind(b, a, length))
                 b.cases((b.compare("sgt", b.sub("%count", column), lanes), partial(b.call, "outer", *operands)),
                         default=partial(b.call, "outer_narrow", *operands))
         with b.loop(0, rows) as channel:

@@ -13,7 +13,7 @@ from dataclasses import fields
 from functools import partial
 
 from calque.backend.cpu.contract.builder import Builder, ParameterBlock, Value
-from calque.backend.cpu.contract.gemm import depth_block, panel_rows
+from calque.backend.cpu.contract.depth import depth_block, panel_rows
 from calque.backend.cpu.contract.pack import valid_lanes
 from calque.backend.cpu.contract.pairs import ALONE
 from calque.backend.cpu.contract.target import CONVOLUTION_BYTES, Blocking

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from calque.backend.cpu.contract.builder import Builder, Value
-from calque.backend.cpu.contract.gemm import chains, each_depth_block
+from calque.backend.cpu.contract.depth import chains, each_depth_block
 from calque.backend.cpu.contract.pack import transpose
 from calque.backend.cpu.contract.target import Blocking
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.claims import WEIGHT_GRADIENTS, hand_over
-from calque.backend.cpu.contract.gemm import depth_block
+from calque.backend.cpu.contract.depth import depth_block
 from calque.backend.cpu.contract.pack import PATCH_WORDS
 from calque.backend.cpu.contract.target import Blocking
 

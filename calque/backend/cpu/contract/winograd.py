@@ -25,6 +25,7 @@ from math import prod
 from typing import NamedTuple
 
 from calque.backend.cpu.contract.builder import Builder, ParameterBlock, Value
+from calque.backend.cpu.contract.target import Blocking
 from calque.base.dataclass import dataclass
 
 Line = Callable[[Builder, Sequence[str]], list[str]]
@@ -135,6 +136,10 @@ class Form:
         """Slots of a position that all parts use."""
         return len(self.line) ** 2
 
+    def longest(self, blocking: Blocking) -> int:
+        """Longest block of channels."""
+        return blocking.depth // self.most_slots
+
     @property
     def slots(self) -> list[int]:
         """Slots of each position."""
@@ -190,6 +195,9 @@ FORMS = {((form.taps, form.taps), (form.stride, form.stride)): form for form in 
 STRIDED_BACK = Form("winograd_spread", (3,), spread=True)
 ALL_FORMS = (*FORMS.values(), STRIDED_BACK)
 """Those of input gradients as well."""
+MOST_TILES = 256
+"""The products of ROW_PANELS row panels then take half of the second-level cache."""
+LARGE_WEIGHTS = 512 * 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,3 +401,23 @@ def patch_values(b: Builder, form: Form, patch: Sequence[Sequence[str]]) -> Iter
         for p, value in enumerate(value for line in both_ways(b, form.lines.patch, square) for value in line):
             if value != ABSENT:
                 yield p, form.slot(number, p), value
+
+
+def takes_rows(form: Form, channels: int, rows: int, tiles: int) -> bool:
+    """Whether the threads share rows and not tiles: when few tiles would read a great many transformed weights."""
+    return tiles <= MOST_TILES and channels * rows * form.all_slots >= LARGE_WEIGHTS * THREE.all_slots
+
+
+def shared_elements(form: Form, channels: int, rows: int, tiles: int, blocking: Blocking) -> int:
+    """Elements of what is transformed in common: the weights, or the tiles where threads share rows."""
+    blocks = max(1, -(-channels // form.longest(blocking)))
+    if takes_rows(form, channels, rows, tiles):
+        panels = -(-tiles // blocking.tile_columns)
+        return (form.input_slots * channels + form.input_positions * blocks) * panels * blocking.tile_columns
+    return transformed_elements(form, channels, rows, blocking)
+
+
+def transformed_elements(form: Form, channels: int, rows: int, blocking: Blocking) -> int:
+    """Elements of all transformed weights."""
+    blocks = max(1, -(-channels // form.longest(blocking)))
+    return (form.all_slots * channels * -(-rows // blocking.tile_rows) + form.positions * blocks) * blocking.row_stride

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from calque.backend.cpu.contract.builder import Builder, Value, passed_on
-from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, panel_rows
+from calque.backend.cpu.contract.depth import depth_block, depth_blocks, panel_rows
+from calque.backend.cpu.contract.micro import panel_behind
+from calque.backend.cpu.contract.packed import weights_of
 from calque.backend.cpu.contract.target import Blocking
-from calque.backend.cpu.contract.winograd import ABSENT, THREE, TILE, Form, both_ways, patch_values, read_words
+from calque.backend.cpu.contract.winograd import ABSENT, TILE, Form, both_ways, patch_values, read_words
 from calque.base.dataclass import dataclass
 
 BUFFERS = 4
@@ -33,9 +35,6 @@ SCRATCH_TAPS = 2 << 20
 """Byte offsets within a thread's scratch: of the products behind the transformed inputs, and of weights while they are packed
 behind the transformed ones of ROW_PANELS row panels."""
 ROW_PANELS = 2
-MOST_TILES = 256
-"""The products of ROW_PANELS row panels then take half of the second-level cache."""
-LARGE_WEIGHTS = 512 * 256
 
 
 def winograd_conv_functions(blocking: Blocking, form: Form) -> str:
@@ -45,27 +44,8 @@ def winograd_conv_functions(blocking: Blocking, form: Form) -> str:
     return shared + "".join(make(blocking, form) for make in own)
 
 
-def takes_rows(form: Form, channels: int, rows: int, tiles: int) -> bool:
-    """Whether the threads share rows and not tiles: when few tiles would read a great many transformed weights."""
-    return tiles <= MOST_TILES and channels * rows * form.all_slots >= LARGE_WEIGHTS * THREE.all_slots
-
-
-def shared_elements(form: Form, channels: int, rows: int, tiles: int, blocking: Blocking) -> int:
-    """Elements of what is transformed in common: the weights, or the tiles where threads share rows."""
-    blocks = max(1, -(-channels // _depth(form, blocking)))
-    if takes_rows(form, channels, rows, tiles):
-        panels = -(-tiles // blocking.tile_columns)
-        return (form.input_slots * channels + form.input_positions * blocks) * panels * blocking.tile_columns
-    return (form.all_slots * channels * -(-rows // blocking.tile_rows) + form.positions * blocks) * blocking.row_stride
-
-
-def _depth(form: Form, blocking: Blocking) -> int:
-    """Longest block of channels."""
-    return blocking.depth // form.most_slots
-
-
 def _blocks(b: Builder, form: Form, channels: Value) -> Value:
-    return depth_blocks(b, channels, _depth(form, b.blocking))
+    return depth_blocks(b, channels, form.longest(b.blocking))
 
 
 def _weight_block(b: Builder, form: Form, index: Value, start: Value, panels: Value) -> Value:
@@ -484,23 +464,34 @@ def _block(blocking: Blocking, form: Form) -> str:
                     place = b.add(b.mul(column, form.positions), p)
                     right = b.at(inputs, b.mul(column, _input_panel(b, form, length)))
                     c = b.at(products, b.add(b.mul(place, step), b.mul(b.sub(row, first_row), width)))
-                    b.call("outer", f"i64 {count}", f"i64 {depth}", f"ptr {a}", f"ptr {right}", f"i64 {width}", f"ptr {c}",
-                           f"ptr {b.at(c, blocking.lanes)}", f"i64 {width}", f"i1 {b.compare('sgt', index, 0)}")
+                    _multiply(b, b.sub("%count", b.mul(column, width)), f"i64 {count}", f"i64 {depth}", f"ptr {a}", f"ptr {right}", f"i64 {width}",
+                              f"ptr {c}", f"ptr {b.at(c, blocking.lanes)}", f"i64 {width}", f"i1 {b.compare('sgt', index, 0)}",
+                              *panel_behind(b, a, depth))
         b.call(f"{form.shared}_outputs", f"ptr {products}", "ptr %block", f"i64 {rows}", "i64 %first", "i64 %count",
                f"ptr {b.at('%result', b.mul(first_row, plane))}")
     return b.text()
 
 
+def _multiply(b: Builder, tiles: Value, *operands: str) -> None:
+    """A row panel by a column panel with so many tiles: one vector of columns where that holds them."""
+    b.cases((b.compare("sle", tiles, b.blocking.lanes), lambda: b.call("outer_narrow", *operands)), default=lambda: b.call("outer", *operands))
+
+
 OPERANDS = ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %image", "ptr %weights", "ptr %result",
             "ptr %shared", "ptr noalias %block")
+READY = "ptr %ready"
+"""Where the weights lie transformed, if they do; else null."""
 
 
 def _by_columns(blocking: Blocking, form: Form) -> str:
-    """Weights transformed in common, tiles by each thread for itself."""
-    b = Builder(f"{form.prefix}_by_columns", OPERANDS, blocking, attributes="noinline")
+    """Weights transformed in common (if they do not lie so, at `%ready`), tiles by each thread for itself."""
+    b = Builder(f"{form.prefix}_by_columns", (*OPERANDS, READY), blocking, attributes="noinline")
     w, width = read_words(b, "%block"), blocking.tile_columns
-    b.call(f"{form.prefix}_weights", "i64 %thread", "i64 %threads", "ptr %weights", "ptr %block", "ptr %shared", "ptr %scratch")
-    b.barrier("%barrier", "%threads")
+    fresh = b.let("icmp eq ptr %ready, null", "c")
+    with b.when(fresh):
+        b.call(f"{form.prefix}_weights", "i64 %thread", "i64 %threads", "ptr %weights", "ptr %block", "ptr %shared", "ptr %scratch")
+        b.barrier("%barrier", "%threads")
+    weights = b.select(fresh, "%shared", "%ready", "ptr")
     total = b.mul(w["images"], b.mul(w["tile_rows"], w["tile_columns"]))
     panels = b.ceil_div(total, width)
     # Two panels even where they outgrow the second-level cache: every panel of weights is then read half as often. Those of 5x5 kernels
@@ -513,15 +504,15 @@ def _by_columns(blocking: Blocking, form: Form) -> str:
         count = b.min(b.sub(high, panel), chunk)
         first = b.mul(panel, width)
         tiles = b.min(b.mul(count, width), b.sub(total, first))
-        b.call(f"{form.prefix}_block", f"i64 {first}", f"i64 {tiles}", f"i64 {count}", "ptr %image", "ptr %shared", "ptr %result",
+        b.call(f"{form.prefix}_block", f"i64 {first}", f"i64 {tiles}", f"i64 {count}", "ptr %image", f"ptr {weights}", "ptr %result",
                "ptr %scratch", "ptr %block")
     return b.text()
 
 
 def _rows(blocking: Blocking, form: Form) -> str:
-    """Row panels [first, stop) of all tiles: transform their weights, multiply, transform back."""
+    """Row panels [first, stop) of all tiles: transform their weights if they do not lie so, multiply, transform back."""
     b = Builder(f"{form.prefix}_rows", ("i64 %first", "i64 %stop", "i64 %total", "ptr %weights", "ptr %shared", "ptr %result",
-                                        "ptr noalias %private", "ptr noalias %block"), blocking, attributes="noinline")
+                                        "ptr noalias %private", "ptr noalias %block", READY), blocking, attributes="noinline")
     w, width = read_words(b, "%block"), blocking.tile_columns
     row_panels, blocks = b.ceil_div(w["rows"], blocking.tile_rows), _blocks(b, form, w["channels"])
     products, taps = b.byte_at("%private", SCRATCH_OUTPUT), b.byte_at("%private", SCRATCH_TAPS)
@@ -529,10 +520,14 @@ def _rows(blocking: Blocking, form: Form) -> str:
     first_row, _ = panel_rows(b, w["rows"], row_panels, "%first")
     last_row, _ = panel_rows(b, w["rows"], row_panels, "%stop")
     rows = b.sub(last_row, first_row)
+    fresh = b.let("icmp eq ptr %ready, null", "c")
+    before, of = b.select(fresh, "%first", 0), b.select(fresh, several, row_panels)  # here a few panels are transformed, there all of them
     with b.loop(0, blocks) as index:
         start, end = depth_block(b, w["channels"], blocks, index)
         length = b.sub(end, start)
-        with b.loop("%first", "%stop") as panel:
+        ready = b.at("%ready", _weight_block(b, form, index, start, row_panels))
+        transformed = b.select(fresh, "%private", ready, "ptr")
+        with b.loop("%first", b.select(fresh, "%stop", "%first")) as panel:
             b.call(f"{form.prefix}_weight_panel", "ptr %weights", "ptr %block", f"i64 {panel}", f"i64 {start}", f"i64 {end}",
                    "ptr %private", f"i64 {b.sub(panel, '%first')}", f"i64 {several}", f"ptr {taps}")
         inputs = b.at("%shared", _input_block(b, form, index, start, panels))
@@ -544,10 +539,10 @@ def _rows(blocking: Blocking, form: Form) -> str:
             with b.loop("%first", "%stop") as panel:
                 row, count = panel_rows(b, w["rows"], row_panels, panel)
                 c = b.at(products, b.mul(b.add(b.mul(place, rows), b.sub(row, first_row)), width))
-                left = b.at("%private", _weight_place(b, slots, p, b.sub(panel, "%first"), several, length))
-                b.call("outer", f"i64 {count}", f"i64 {depth}", f"ptr {left}",
-                       f"ptr {right}", f"i64 {width}", f"ptr {c}", f"ptr {b.at(c, blocking.lanes)}", f"i64 {width}",
-                       f"i1 {b.compare('sgt', index, 0)}")
+                left = b.at(transformed, _weight_place(b, slots, p, b.sub(panel, before), of, length))
+                _multiply(b, b.sub("%total", b.mul(column, width)), f"i64 {count}", f"i64 {depth}", f"ptr {left}", f"ptr {right}", f"i64 {width}",
+                          f"ptr {c}", f"ptr {b.at(c, blocking.lanes)}", f"i64 {width}", f"i1 {b.compare('sgt', index, 0)}",
+                          *panel_behind(b, left, depth))
     plane = b.mul(w["out_height"], w["out_width"])
     b.call(f"{form.shared}_outputs", f"ptr {products}", "ptr %block", f"i64 {rows}", "i64 0", "i64 %total",
            f"ptr {b.at('%result', b.mul(first_row, plane))}")
@@ -556,7 +551,7 @@ def _rows(blocking: Blocking, form: Form) -> str:
 
 def _by_rows(blocking: Blocking, form: Form) -> str:
     """Tiles transformed in common, weights by each thread for itself: for few tiles and many channels."""
-    b = Builder(f"{form.prefix}_by_rows", OPERANDS, blocking, attributes="noinline")
+    b = Builder(f"{form.prefix}_by_rows", (*OPERANDS, READY), blocking, attributes="noinline")
     w, width = read_words(b, "%block"), blocking.tile_columns
     total = b.mul(w["images"], b.mul(w["tile_rows"], w["tile_columns"]))
     panels = b.ceil_div(total, width)
@@ -568,14 +563,19 @@ def _by_rows(blocking: Blocking, form: Form) -> str:
     low, high = b.share(b.ceil_div(w["rows"], blocking.tile_rows), "%thread", "%threads")
     with b.loop(low, high, ROW_PANELS) as panel:
         b.call(f"{form.prefix}_rows", f"i64 {panel}", f"i64 {b.min(b.add(panel, ROW_PANELS), high)}", f"i64 {total}", "ptr %weights",
-               "ptr %shared", "ptr %result", "ptr %scratch", "ptr %block")
+               "ptr %shared", "ptr %result", "ptr %scratch", "ptr %block", READY)
     return b.text()
 
 
 def _conv(blocking: Blocking, form: Form) -> str:
     """The whole convolution: operands as in the entry of the direct kernel."""
     b = Builder(f"{form.prefix}_conv", OPERANDS, blocking, attributes="noinline")
-    names = [operand.replace(" noalias", "") for operand in OPERANDS]
+    given = weights_of(b, "%weights", "%shared")
+    values = {"%weights": given.plain, "%shared": given.space}
+    names = [f"{kind} {values.get(name, name)}" for kind, name in (operand.replace(" noalias", "").split() for operand in OPERANDS)]
+    names.append(f"ptr {b.select(given.packed, given.ready, 'null', 'ptr')}")
+    with b.instead(given.alone):
+        b.call(f"{form.prefix}_weights", "i64 %thread", "i64 %threads", f"ptr {given.plain}", "ptr %block", f"ptr {given.space}", "ptr %scratch")
     by_rows = b.compare("ne", read_words(b, "%block")["by_rows"], 0)
     b.cases((by_rows, lambda: b.call(f"{form.prefix}_by_rows", *names)),
             default=lambda: b.call(f"{form.prefix}_by_columns", *names))

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from calque.backend.cpu.contract.builder import Builder, Value
-from calque.backend.cpu.contract.gemm import depth_block, panel_rows
+from calque.backend.cpu.contract.depth import depth_block, panel_rows
+from calque.backend.cpu.contract.micro import panel_behind
 from calque.backend.cpu.contract.pack import transpose
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.contract.winograd import ABSENT, TILE, Form, both_ways, patch_values, read_words
@@ -195,7 +196,7 @@ def _products(blocking: Blocking, form: Form) -> str:
                 right = b.at("%images", b.mul(b.mul(b.add(b.mul(column, form.all_slots), slot), step), width))
                 target = b.at(c, b.mul(column, width))
                 b.call("outer", f"i64 {count}", "i64 %tiles", f"ptr {left}", f"ptr {right}", f"i64 {width}", f"ptr {target}",
-                       f"ptr {b.at(target, blocking.lanes)}", f"i64 {line}", "i1 %accumulate")
+                       f"ptr {b.at(target, blocking.lanes)}", f"i64 {line}", "i1 %accumulate", *panel_behind(b, left, "%tiles"))
     return b.text()
 
 

@@ -15,7 +15,7 @@ from calque.ops.routines import Spec, flops
 class CallFacts:
     """`words` behind the addresses of a call, bytes of its `workspace`, its work in `flops`, the `grid` as which loops may follow its result part by
     part (None: they may not), and the `ways` that it takes (see `contract/claims.py`). `takes_workspace`: whether calls of its
-    kind want one, if not for these sizes then for others."""
+    kind want one, if not for these sizes then for others. `packed`: bytes of its weights if it can find them packed, else 0."""
 
     words: tuple[int, ...]
     workspace: int
@@ -23,6 +23,7 @@ class CallFacts:
     grid: Grid | None
     ways: frozenset[str]
     takes_workspace: bool
+    packed: int = 0
 
 
 def call_of(kind: str, spec: Spec, dtype: str, native: contract.Contraction) -> CallFacts:
@@ -31,4 +32,5 @@ def call_of(kind: str, spec: Spec, dtype: str, native: contract.Contraction) -> 
     grid = follow.grid(native) if dtype in ("float32", "float64") else None
     ways = contract.ways_of(kind, native, dtype, target)
     workspace = native.workspace_bytes(dtype, target)
-    return CallFacts(native.words(), workspace, flops(get(kind), spec), grid, ways, workspace > 0 or bool(contract.all_ways(kind)))
+    wants = workspace > 0 or bool(contract.all_ways(kind))
+    return CallFacts(native.words(), workspace, flops(get(kind), spec), grid, ways, wants, contract.packed_bytes(native, dtype, target))

@@ -8,7 +8,8 @@ import time
 import weakref
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from operator import itemgetter
 from sys import getrefcount
@@ -17,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calque.backend.base import Array, CheckFailed, Executable, Scalar, beside
+from calque.backend.cpu.contract.packed import PACKED, TO_PACK
 from calque.backend.cpu.program.host import run_contract, run_host
 from calque.backend.cpu.program.linked import BRIEF_WORK, Linked, NativeCall, runs_alone
 from calque.backend.cpu.program.rerun import Rerun
@@ -193,9 +195,11 @@ class KeptMemory:
 class CpuExecutable(Executable):
     """A linked schedule and its run-time data. See `link.py` for how the words are laid out."""
 
-    def __init__(self, schedule: Schedule | Callable[[], Schedule], linked: Linked) -> None:
-        """`schedule`: itself, or what makes it if somebody asks."""
-        self._schedule = schedule
+    def __init__(self, schedule: Schedule | Callable[[], Schedule], linked: Linked, memory: Sequence[Array] = ()) -> None:
+        """`schedule`: itself, or what makes it if somebody asks. `memory`: of the packed weights that the argument words name."""
+        self._schedule, self._memory = schedule, memory
+        self.packs = tuple(sorted({int(linked.sources[pack.weights]) for pack in linked.packs}))
+        self.packed_bytes = sum([block.nbytes for block in memory])
         self.linked = linked
         self.share: _Share | None = None
         self.launches = sum(s.count or 1 for s in linked.stretches)
@@ -242,6 +246,22 @@ class CpuExecutable(Executable):
     def needed_bytes(self) -> int:
         """Bytes that a run allocates: fresh outputs and the arena."""
         return self._new_bytes
+
+    def prepacked(self, weights: Mapping[int, Array]) -> "CpuExecutable":
+        """See `backend.base.Executable.prepacked`."""
+        linked = self.linked
+        memory = [HERE.pool.empty(pack.nbytes, np.dtype(np.uint8)) for pack in linked.packs]
+        job, words, rows = linked.words.copy(), linked.words.copy(), [pack.weights for pack in linked.packs]
+        for pack, block in zip(linked.packs, memory, strict=True):
+            place, position = _address(block), linked.positions[pack.weights]
+            job[position] = _address(weights[int(linked.sources[pack.weights])]) + linked.offsets[pack.weights]
+            job[pack.space], words[position] = place | TO_PACK, place | PACKED
+        records = linked.records[[pack.launch for pack in linked.packs]]
+        records[:, 2] = 1  # a barrier behind each
+        TEAM.runtime.run(_address(records), len(records), _address(job), False, 0, False)
+        positions, sources, offsets = (np.delete(column, rows) for column in (linked.positions, linked.sources, linked.offsets))
+        there = replace(linked, words=words, positions=positions, sources=sources, offsets=offsets, packs=())
+        return CpuExecutable(self._schedule, there, memory)
 
     def follow(self) -> LaunchProgress | None:
         """See `backend.base.Executable.follow`."""
@@ -384,7 +404,7 @@ class CpuExecutable(Executable):
 
     def run_timed(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> tuple[Sequence[Array], Sequence[float]]:
         """See `backend.base.Executable.run_timed`."""
-        timed = _Timed(self.schedule, self.linked)
+        timed = _Timed(self.schedule, self.linked, self._memory)
         return timed.run(inputs, scalars), timed.seconds
 
     def _step(
@@ -442,8 +462,8 @@ class CpuExecutable(Executable):
 class _Timed(CpuExecutable):
     """The same schedule with a clock between the launches, for profiles: each launch is a native call of its own."""
 
-    def __init__(self, schedule: Schedule | Callable[[], Schedule], linked: Linked) -> None:
-        super().__init__(schedule, linked)
+    def __init__(self, schedule: Schedule | Callable[[], Schedule], linked: Linked, memory: Sequence[Array]) -> None:
+        super().__init__(schedule, linked, memory)
         self._single = False  # never all launches in one go
         self.seconds: list[float] = []
 

@@ -15,11 +15,12 @@ from calque.backend.base import Array
 from calque.backend.cpu import contract
 from calque.backend.cpu.code import library
 from calque.backend.cpu.compile.target import current
+from calque.backend.cpu.contract.packed import WEIGHTS
 from calque.backend.cpu.loops.emit_plan import instruction_cost
 from calque.backend.cpu.program import follow, interleave, tune
 from calque.backend.cpu.program.calls import CallFacts, call_of
 from calque.backend.cpu.program.executable import CpuExecutable
-from calque.backend.cpu.program.linked import Ends, Linked, NativeCall, ends_of, runs_alone
+from calque.backend.cpu.program.linked import Ends, Linked, NativeCall, Pack, ends_of, runs_alone
 from calque.backend.cpu.program.streams import with_streams
 from calque.backend.cpu.team.memory import ALIGNMENT, POOL
 from calque.base import config
@@ -58,6 +59,7 @@ class Unlinked:
     arena_bytes: int
     ready: tuple[tuple[int, int], ...]
     ends: Ends
+    packs: tuple[Pack, ...]
 
 
 class Linker:
@@ -74,6 +76,8 @@ class Linker:
         self.constants: dict[int, Array] = {}
         self.fixed: list[tuple[int, int, int]] = []  # position of a word, the constant whose address it is, bytes behind that
         self.offsets: list[int] = []
+        self.packs: list[Pack] = []
+        self._overwritten = {b.donor for b in schedule.buffers if b.kind == "output"}
         self._ranges: dict[int, tuple[Any, list[Range]]] = {}  # by the id of a launch, which stays alive
         self._calls: dict[int, CallFacts] = {}  # by the id of a step of the schedule
         if calls is not None:
@@ -147,7 +151,7 @@ class Linker:
     def contract(self, step: Contract) -> None:
         """Arguments of a contraction: its buffers (0 for an output that nobody needs), the workspace, the parameters."""
         self.offsets.append(8 * len(self.words))
-        call, buffers = self.call(step), self.schedule.buffers
+        call, buffers, first = self.call(step), self.schedule.buffers, len(self.patches)
         for position, leaf, factor in step.dynamic:
             self.dynamic.append((len(self.words) + position, leaf, factor * buffers[step.operands[position]].dtype.itemsize))
         for buffer, offset in zip(step.operands, step.offsets, strict=True):
@@ -164,7 +168,17 @@ class Linker:
             self.arena_bytes = max(self.arena_bytes, base + call.workspace)
         else:  # nothing is read there, and a run that needs no arena takes none
             self.words.append(0)
+        if self._packs(step) and call.packed > 0:
+            self.packs.append(Pack(len(self.offsets) - 1, first + WEIGHTS, len(self.words) - 1, call.packed))
         self.words.extend(call.words)
+
+    def _packs(self, step: Contract) -> bool:
+        """Whether the weights of a contraction are the same in all runs that are given the same, and all its operands stand in the patch table."""
+        places = [self.schedule.buffers[k] if k >= 0 else None for k in step.operands]
+        if step.inputs <= WEIGHTS or any(b is None or b.kind == "constant" for b in places) or any(k == WEIGHTS for k, _, _ in step.dynamic):
+            return False
+        weights = places[WEIGHTS]
+        return weights is not None and weights.kind == "input" and weights.index not in self._overwritten
 
     def ranges(self, step: Loop | Contract) -> list[Range]:
         """Memory a launch touches."""
@@ -410,6 +424,7 @@ def unlinked(schedule: Schedule, calls: Sequence[CallFacts] | None = None) -> Un
         arena_bytes=linker.arena_bytes,
         ready=_ready(linker, native, work),
         ends=ends_of(schedule),
+        packs=tuple(linker.packs),
     )
 
 
@@ -442,6 +457,7 @@ def linked(a: Unlinked) -> Linked:
         needed=needed,
         ready=a.ready,
         ends=a.ends,
+        packs=a.packs,
     )
 
 

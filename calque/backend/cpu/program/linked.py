@@ -37,6 +37,17 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
+class Pack:
+    """A launch that can find its weights packed (see `contract/packed.py`), `nbytes` of them so: the row of the patch table for their address,
+    which is that of an input, and the word for the address of the workspace."""
+
+    launch: int
+    weights: int
+    space: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Linked:
     """Everything about a schedule that does not change between runs.
 
@@ -65,6 +76,7 @@ class Linked:
     needed: library.Needed
     ready: tuple[tuple[int, int], ...]
     ends: Ends
+    packs: tuple[Pack, ...] = ()
 
 
 def runs_alone(stretch: NativeCall) -> bool:

@@ -24,12 +24,12 @@ from calque.backend.cpu.compile.cache import digest_of
 from calque.backend.cpu.compile.target import current, known
 from calque.backend.cpu.program import tune
 from calque.backend.cpu.program.executable import CpuExecutable
-from calque.backend.cpu.program.linked import Linked, NativeCall, ends_of, runs_alone
+from calque.backend.cpu.program.linked import Linked, NativeCall, Pack, ends_of, runs_alone
 from calque.backend.cpu.team.memory import POOL
 from calque.base.dtypes import dtype_by_name
 from calque.kernel.schedule import Buffer, Schedule
 
-_FORM = "calque plan 4"
+_FORM = "calque plan 5"
 _LAYERS = ("base", "ir", "ops", "graph", "kernel", "backend", "run")
 _KINDS = ("input", "output", "arena")
 
@@ -136,6 +136,7 @@ def _packed(executable: CpuExecutable) -> dict[str, Any]:
         "check_stretches": linked.check_stretches,
         "bytes": linked.arena_bytes,
         "ready": linked.ready,
+        "packs": [(p.launch, p.weights, p.space, p.nbytes) for p in linked.packs],
     }
 
 
@@ -163,6 +164,7 @@ def _linked(found: dict[str, Any], schedule: Schedule) -> Linked | None:
     dynamic = tuple([(position, leaf, factor) for position, leaf, factor in found["dynamic"]])
     stretches = tuple([NativeCall(first, count, work) for first, count, work in found["stretches"]])
     ready = tuple([(done, work) for done, work in found["ready"]])
+    packs = tuple([Pack(launch, weights, space, nbytes) for launch, weights, space, nbytes in found["packs"]])
     ends = ends_of(schedule)
     memory = ends.inputs + len(ends.fresh) + 1
     places = (positions, _numbers(float_positions), _numbers(int_positions), _numbers([p for p, _, _ in dynamic]))
@@ -173,6 +175,8 @@ def _linked(found: dict[str, Any], schedule: Schedule) -> Linked | None:
         len(int_positions) == len(int_leaves), all(s.first >= 0 and s.first + s.count <= len(launched) for s in stretches),
         len(ready) == len(schedule.outputs), all(0 <= done <= len(launched) for done, _ in ready),
         all(module.symbols for module in launched), _within(records[:, 1], 8 * len(words) + 1),
+        all(0 <= p.launch < len(launched) and 0 <= p.weights < len(positions) and 0 <= p.space < len(words) and p.nbytes > 0 for p in packs),
+        all(sources[p.weights] < ends.inputs for p in packs),
     )  # fmt: skip
     absent, later = frozenset(found["absent"]), tuple([(name, dtype) for name, dtype in found["later"]])
     alone = [module for s in stretches if runs_alone(s) for module in launched[s.first : s.first + s.count]]
@@ -184,7 +188,7 @@ def _linked(found: dict[str, Any], schedule: Schedule) -> Linked | None:
     records[:, 0] = [needed.address(module) for module in launched]
     return Linked(
         words, records, positions, sources, offsets, places[1], tuple(float_leaves), places[2], tuple(int_leaves), dynamic,
-        {}, stretches, found["check_stretches"], found["bytes"], launched, needed, ready, ends,
+        {}, stretches, found["check_stretches"], found["bytes"], launched, needed, ready, ends, packs,
     )  # fmt: skip
 
 

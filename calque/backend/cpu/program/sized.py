@@ -102,7 +102,7 @@ def _spacious(lowered: Lowered, rooms: Sequence[int]) -> Lowered:
 def _described(launches: SizedResult, calls: list[CallFacts]) -> Description | None:
     """What arguments follow from: which pattern the launches are, how their contractions are computed, and all numbers; None if there are others than
     integers."""
-    free = [number for call in calls for number in (call.workspace, call.flops, *(call.grid or ()), *call.words)]
+    free = [number for call in calls for number in (call.workspace, call.flops, call.packed, *(call.grid or ()), *call.words)]
     if not {int}.issuperset(map(type, launches.numbers)):
         return None
     ways = [(len(call.words), call.grid is None, sorted(call.ways), call.takes_workspace) for call in calls]
@@ -118,7 +118,8 @@ def _symbolic(launches: SizedResult, calls: list[CallFacts], order: tuple[int, .
 
     symbols = []
     for call in calls:
-        workspace, flops = several((call.workspace, call.flops))
+        workspace, flops, packed = several((call.workspace, call.flops, call.packed))
         grid = None if call.grid is None else several(call.grid)
-        symbols.append(CallFacts(several(call.words), workspace if call.takes_workspace else 0, flops, grid, call.ways, call.takes_workspace))
+        wanted = workspace if call.takes_workspace else 0
+        symbols.append(CallFacts(several(call.words), wanted, flops, grid, call.ways, call.takes_workspace, packed))
     return from_nothing(lowered, symbols, order)

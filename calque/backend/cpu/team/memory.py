@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.backend.base import Array, MemoryStats
+from calque.backend.base import SPARED, Array, MemoryStats
 from calque.base import config
 from calque.base.cache import Cache
 from calque.base.errors import OutOfMemoryError
@@ -326,7 +326,10 @@ class Pool:
                 del self._free[size]
 
     def _drop(self) -> int:
-        """Give all kept blocks back."""
+        """Give all kept blocks back, and what only saves time."""
+        for let_go in SPARED:
+            let_go()
+        self._collect()
         before = self._cached
         self._shrink(0)
         return before - self._cached

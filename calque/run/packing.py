@@ -1,0 +1,160 @@
+"""Weights that a program is given again and again, laid out once as its kernels read them.
+
+Contractions pack their weights at every call (`Executable.prepacked`). A program that has been given the same values AFTER times in a row
+keeps what was packed, and its runs leave that out: inference and evaluation, but no training step, which writes to its weights. As long as it does so
+it refers to the buffers. Whoever wants to overwrite a value that somebody else refers to writes elsewhere, so what was packed stays right without
+being compared with anything. A training step behind an evaluation gets its memory back (`let_go`), and so does a model that is gone (`settle`).
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from copy import copy
+from sys import getrefcount
+from typing import Any
+
+from calque.backend.base import SPARED
+from calque.run.buffer import Buffer
+
+AFTER = 4  # runs with the same weights, before these are packed: some of what is run a few times is never run again
+WASTED = 8  # runs in which packing has earned what it cost; weights that are written to earlier have to stay the same for longer the next time
+CHANGES = 64  # times that other weights came before as many runs as that, after which nobody looks any more
+
+
+class Counters:
+    """For `calque.stats()`: how often weights were packed and let go."""
+
+    packed = released = 0
+
+
+class Packing:
+    """What one program keeps packed. `places`: of the weights among its inputs; `make`: what makes a form of the program from their arrays."""
+
+    __slots__ = ("places", "make", "held", "form", "_seen", "_runs", "_after", "_changes", "_used", "__weakref__")
+
+    def __init__(self, places: Sequence[int], make: Callable[[dict[int, Any]], Any]) -> None:
+        self.places, self.make = tuple(places), make
+        self.held: list[Buffer] = []
+        self.form: Any = None  # with the weights that are held; None if there are none
+        self._seen: list[tuple[int, int]] = []
+        self._runs = self._changes = self._used = 0
+        self._after = AFTER
+
+    def of(self, inputs: Sequence[Buffer], now: bool = False) -> Any:
+        """The form that has these weights packed; None if there is none, or somebody outside may write to them. `now`: they will stay as they are."""
+        given = [inputs[k] for k in self.places]
+        form = self.form
+        if form is not None:
+            if given == self.held and not _shown(given):
+                self._used += 1
+                return form
+            self.release()
+        if self._changes > CHANGES and not now:
+            return None
+        seen = [(id(b), b.made) for b in given]
+        if seen != self._seen:
+            self._seen, self._runs, self._changes = seen, 0, self._changes + 1
+        self._runs += 1
+        return self._packed(given) if now or self._runs > self._after else None
+
+    def _packed(self, given: list[Buffer]) -> Any:
+        if _shown(given) or any(b.array is None or (b.task is not None and not b.task.done) for b in given):
+            return None
+        settle()
+        try:
+            form = self.make({k: b.array for k, b in zip(self.places, given, strict=True)})
+        except MemoryError:  # it runs without, as before
+            self._changes = CHANGES + 1
+            return None
+        with _LOCK:
+            self.held, self._used, self._changes = given, 0, 0
+            _HOLDING.add(self)
+            self.form = form
+        Counters.packed += 1
+        return form
+
+    def release(self) -> None:
+        """Refer to no weights any more."""
+        with _LOCK:
+            form, self.form, self.held = self.form, None, []
+            _HOLDING.discard(self)
+        if form is not None:
+            form.executable.outdated = True
+            self._runs, self._seen = 0, []
+            Counters.released += 1
+            if self._used < WASTED:
+                self._after *= 2
+
+
+def _shown(buffers: list[Buffer]) -> bool:
+    """Whether NumPy or another library has one of them, who may write there unseen."""
+    for b in buffers:  # a generator takes three times as long, and this is asked at every run
+        if b.export is not None or b.owner is not None:
+            return True
+    return False
+
+
+_HOLDING: weakref.WeakSet[Packing] = weakref.WeakSet()
+_LOCK = threading.RLock()
+
+
+def let_go(buffer: Buffer) -> bool:
+    """Whether a program kept this buffer for what it has packed, which is over: somebody wants to write there."""
+    if not _HOLDING:
+        return False
+    with _LOCK:
+        found = [packing for packing in _HOLDING if any(b is buffer for b in packing.held)]
+        for packing in found:
+            packing.release()
+    return bool(found)
+
+
+def settle() -> None:
+    """Let go what nobody else refers to: its model is gone."""
+    if not _HOLDING:
+        return
+    with _LOCK:
+        holding = list(_HOLDING)
+        times = Counter(id(b) for packing in holding for b in packing.held)
+        for packing in holding:
+            for b in packing.held:
+                if getrefcount(b) - 2 <= times[id(b)] + b.pins:  # 2: the variable and the argument
+                    packing.release()
+                    break
+
+
+def held_bytes() -> int:
+    """Bytes of what is packed."""
+    with _LOCK:
+        return sum([packing.form.executable.packed_bytes for packing in _HOLDING if packing.form is not None])
+
+
+def release_all() -> None:
+    """Memory has run out, or the user wants it back."""
+    with _LOCK:
+        for packing in list(_HOLDING):
+            packing.release()
+
+
+SPARED.append(release_all)
+
+
+def packing_of(compiled: Any) -> Packing | None:
+    """Of a form of a program (`backends.Compiled`, which has it)."""
+    executable = compiled.executable
+    places = executable.packs
+    if not places:
+        return None
+    owner = weakref.ref(compiled)
+
+    def make(weights: dict[int, Any]) -> Any:
+        there = owner()
+        assert there is not None, "it has the packing, and runs"
+        packed = copy(there)
+        packed.executable, packed.packing = executable.prepacked(weights), None
+        return packed
+
+    return Packing(places, make)
