@@ -319,9 +319,7 @@ def row_group(blocking: Blocking) -> str:
             if not blocking.narrow:
                 turn = b.add(b.mul(panel, b.ceil_div("%columns", width)), b.div(column, width))
                 share = b.at("%ahead", b.mul(turn, b.mul("%depth", "%ahead_step")))
-                behind = [word.split() for word in panel_behind(b, a, packed)]
-                sums = tuple(f"{kind} {b.select(fresh, value, other, kind)}"
-                             for (kind, value), other in zip(behind, (share, "%ahead_step"), strict=True))
+                sums = f"ptr {b.select(fresh, a, share, 'ptr')}", f"i64 {b.select(fresh, 0, '%ahead_step')}"
             b.call("strided_tile", f"i64 {count}", f"i64 {b.min(b.sub('%columns', column), width)}", f"i64 {packed}",
                    f"ptr {a}", f"ptr {right}", f"i64 {width}", f"ptr {c}", "i64 %c_row", "i64 %c_column",
                    "i1 %accumulate", *sums)
