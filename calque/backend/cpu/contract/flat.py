@@ -14,6 +14,7 @@ from functools import partial
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.conv_words import read_conv
 from calque.backend.cpu.contract.depth import chains, each_depth_block
+from calque.backend.cpu.contract.depthwise import depthwise_functions, is_depthwise
 from calque.backend.cpu.contract.finish import begin, finish
 from calque.backend.cpu.contract.lanes import is_lanes, lanes_functions
 from calque.backend.cpu.contract.pack import even_masks, load_even, read_patch, valid_lanes
@@ -102,7 +103,7 @@ def flat_functions(blocking: Blocking) -> str:
     """Everything specific to this path."""
     tiles = [_tile(rows, vectors, blocking) for rows in ROWS_AT_ONCE for vectors in range(1, vectors_at_once(blocking, rows) + 1)]
     return "".join([*tiles, _choose(blocking), _table(blocking), _pack_weights(blocking), _pack_plane(blocking),
-                    _pack_apart(blocking), lanes_functions(blocking), _convolve(blocking)])
+                    _pack_apart(blocking), lanes_functions(blocking), depthwise_functions(blocking), _convolve(blocking)])
 
 
 def _tile(rows: int, vectors: int, blocking: Blocking) -> str:
@@ -369,6 +370,8 @@ def _convolve(blocking: Blocking) -> str:
                                   "ptr noalias %block"), blocking, attributes="noinline")
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
     begin(b, "%private")
+    with b.instead(is_depthwise(b, p, w)):
+        b.call("depthwise_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %result", "ptr %block")
     with b.instead(is_lanes(b, p, w)):
         b.call("lanes_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %result", "ptr %block")
     layout = block_layout(b, p, w["channels"], wanted_bytes(b, w["channels"]))
