@@ -3,6 +3,8 @@
 from typing import Any
 
 from calque.base.errors import LinAlgError
+from calque.functional.common import require_fractions as _require_fractions
+from calque.functional.common import require_one_dtype as _require_one_dtype
 from calque.functional.common import require_tensors as _require_tensors
 from calque.functional.complex import conj as _conj
 from calque.functional.declared import public as _public
@@ -53,6 +55,8 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """Inner products along a dim: (*), (*) -> (* without dim), broadcast."""
     _require_tensors("vecdot", x, y)
+    _require_fractions("vecdot", x, y)
+    _require_one_dtype("vecdot", x, y)
     return (_conj(x) * y).sum(dim)
 
 

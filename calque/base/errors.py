@@ -24,6 +24,10 @@ class ShapeError(CalqueError, ValueError, RuntimeError):
     """Shapes do not fit. Also a RuntimeError, because that is what PyTorch raises for the same mistake."""
 
 
+class RankError(ShapeError, IndexError):
+    """A tensor has too few dims, or too many, or nothing along one. PyTorch looks for what is not there, and raises an IndexError."""
+
+
 class DTypeError(CalqueError, TypeError, RuntimeError):
     """An element type is not accepted here."""
 

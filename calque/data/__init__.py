@@ -20,9 +20,10 @@ from calque.data.sampler import (
     WeightedRandomSampler,
 )
 from calque.data.worker_info import WorkerInfo, get_worker_info
+from calque.functional.blame import publish
 
 _OF_FEW = {"files": "ArraysDataset AudioFolder TableDataset TarShards TextLines read_wav", "payload": "SharedList", "remote": "local_copy"}
-_part = on_first_use(__name__, _OF_FEW)
+_part = on_first_use(__name__, _OF_FEW, publish)
 
 __all__ = [
     "ArraysDataset",

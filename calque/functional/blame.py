@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from calque.base.errors import ArgumentError, CalqueError, DTypeError, NotDense, ShapeError, how_to_pass, no_tensor
+from calque.base.errors import ArgumentError, CalqueError, DTypeError, NotDense, OutOfRangeError, ShapeError, how_to_pass, no_tensor
 from calque.base.text import clipped, described, shown, type_name
 from calque.functional.common import Function, is_number, is_tensor
-from calque.functional.kinds import foreign, kind_for
+from calque.functional.kinds import foreign, kind_for, sure_kind
 from calque.functional.subclasses import ask, others, public_function
 from calque.observe.source import inside_package
 from calque.record.outputs import stored
@@ -28,9 +28,7 @@ from calque.run.memory import out_of_memory
 
 # Recorded in a microsecond or two: they look at their arguments with a `try` of their own.
 PLAIN = frozenset(
-    [
-        "add", "sub", "mul", "div", "view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "select", "narrow", "cat", "relu",
-    ]
+    ["add", "sub", "mul", "div", "view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "select", "narrow", "cat", "relu"]
 )
 
 
@@ -81,7 +79,9 @@ def _too_wide(function: Callable[..., Any], args: Sequence[Any], keywords: Mappi
     return None
 
 
-def wrong_arguments(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> Iterable[tuple[str, str, Any]]:
+def wrong_arguments(
+    function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], kind_of: Callable[..., Any] = kind_for
+) -> Iterable[tuple[str, str, Any]]:
     """(parameter, what it should be, what it is) of arguments that are not what the annotations say."""
     try:
         signature = inspect.signature(function)
@@ -90,8 +90,7 @@ def wrong_arguments(function: Callable[..., Any], args: Sequence[Any], keywords:
         return
     for name, value in given.items():
         parameter = signature.parameters[name]
-        kind = kind_for(name, parameter)
-        if kind is not None:
+        if (kind := kind_of(name, parameter)) is not None:
             values = value if parameter.kind is parameter.VAR_POSITIONAL else (value,)
             yield from ((name, kind[0], v) for v in values if v is not parameter.default and not kind[1](v))
 
@@ -153,7 +152,10 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
         found_none = out_of_memory(error, name, f"the result of ({_all_shown(args, keywords)})")
         return None if found_none is error else found_none
     if (isinstance(error, (CalqueError, NotImplementedError, Warning)) or said(error)) and not is_guess(error):
-        return None
+        # What is of the wrong kind has no value that could be wrong; classes say themselves what they are made of.
+        of_values = getattr(function, "__name__", "") != "__init__" and isinstance(error, (ArgumentError, ShapeError, OutOfRangeError))
+        wrong = wrong_arguments(function, args, keywords, sure_kind) if of_values else ()
+        return next((refusal(name, *which) for which in wrong), None)
     if _looked_for(name, error):
         return None
     if misfit := _misfit(function, args, keywords):

@@ -10,7 +10,7 @@ import numpy as np
 
 from calque.autograd.engine import link
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pass
+from calque.base.errors import ArgumentError, DTypeError, IndexTypeError, RankError, UnsupportedTypeError, how_to_pass
 from calque.base.native import hot
 from calque.base.text import shown, type_name
 from calque.ops.opdef import get, no_complex
@@ -104,13 +104,44 @@ def require_real(op: str, *values: Any) -> None:
         raise no_complex(op, found)
 
 
+def require_numbers(op: str, *values: Any) -> None:
+    """Raise if a Tensor of bools is among them: for functions that are not defined for those."""
+    for x in values:
+        if is_tensor(x) and x._layout.dtype is dt.bool_:
+            raise UnsupportedTypeError(f"[{op}] expected a number dtype, got torch.bool: not implemented for it; convert with .int() or .float()")
+
+
+def require_fractions(op: str, *values: Any, bits: int = 0) -> None:
+    """Raise if a Tensor of integers, of bools, or of numbers of fewer bits is among them: for functions that are not defined for those."""
+    for x in values:
+        kind = x._layout.dtype if is_tensor(x) else None
+        if kind is not None and (kind.category < 2 or kind.bits < bits):
+            wanted = "a float32 or float64 dtype" if bits else "a floating dtype"
+            raise UnsupportedTypeError(f"[{op}] expected {wanted}, got {kind!r}: not implemented for it; convert with .float()")
+
+
+def require_one_dtype(op: str, first: Tensor, *others: Any) -> None:
+    """Raise if a Tensor has another element type than the first: for functions that do not convert their operands."""
+    for x in others:
+        if is_tensor(x) and x._layout.dtype is not first._layout.dtype:
+            raise DTypeError(
+                f"[{op}] expected operands of one dtype, got {first._layout.dtype!r} and {x._layout.dtype!r}; convert one with .to(dtype)"
+            )
+
+
+def require_long(op: str, index: Tensor) -> None:
+    """Raise unless positions are int64, where PyTorch takes no others."""
+    if index._layout.dtype is not dt.int64:
+        raise IndexTypeError(f"[{op}] Expected dtype int64 for index, got {index._layout.dtype!r}; convert with .long()")
+
+
 def require_dims(op: str, x: Tensor, least: int, most: int | None = None, name: str = "input") -> None:
     """Raise unless the tensor has at least so many dims, and at most."""
     ndim = x._layout.ndim
     if ndim < least or most is not None and ndim > most:
         count = f"{least}" if most == least else f"at least {least}" if most is None else f"{least} to {most}"
         hint = "add some with unsqueeze(...)" if ndim < least else "reshape it"
-        raise ShapeError(f"[{op}] expected {name} with {count} dims, got shape {tuple(x._layout.shape)}; {hint}")
+        raise RankError(f"[{op}] expected {name} with {count} dims, got shape {tuple(x._layout.shape)}; {hint}")
 
 
 def require_operands(op: str, *values: Any) -> None:

@@ -18,7 +18,6 @@ from calque.autograd.host import on_host
 from calque.base import dtypes as dt
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, LinAlgError, ShapeError, UnsupportedTypeError
-from calque.base.layout import layout
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dims
 from calque.base.text import described, shown
 from calque.functional.arithmetic import abs as magnitude
@@ -27,7 +26,7 @@ from calque.functional.complex import conj, imag, real
 from calque.functional.creation import eye, zeros
 from calque.functional.declared import public
 from calque.functional.elementary import log
-from calque.functional.formats import column_strides, in_columns
+from calque.functional.formats import columns, in_columns
 from calque.functional.joining import cat
 from calque.functional.linalg import identity_like, matrix_transpose, require_square
 from calque.functional.math import where, with_formula
@@ -38,7 +37,7 @@ from calque.functional.results import named_result
 from calque.functional.views import expand, squeeze, sum_to_shape, unsqueeze
 from calque.functional.windows import narrow
 from calque.record.recorder import local
-from calque.tensor import Tensor, function_node, output_nodes, upload, wrap
+from calque.tensor import Tensor, function_node, output_nodes, upload
 
 SlogdetResult = named_result("linalg_slogdet", "sign", "logabsdet")
 EighResult = named_result("linalg_eigh", "eigenvalues", "eigenvectors")
@@ -92,16 +91,6 @@ def _host(op: str, x: Tensor, function: Callable[..., Any], shapes: Sequence[Sha
         raise LinAlgError(
             f"[linalg.{op}] {error} (shape {tuple(x._layout.shape)}): {hint}; The input matrix is singular or ill-formed"
         ) from None
-
-
-def columns(values: Array, kind: dt.DType, ndim: float = 2) -> Tensor:
-    """What LAPACK has computed, as a tensor in the order of memory that it writes in: the columns of matrices (of at least `ndim` dims) one after the
-    other."""
-    if values.ndim < ndim or getattr(values, "frame", None) is not None:  # a transform has its values for each slice
-        return upload(values, kind)
-    made = upload(values.swapaxes(-1, -2), kind)
-    whole = made._layout
-    return wrap(made._storage, layout(tuple(values.shape), column_strides(tuple(values.shape)), 0, whole.dtype, whole.device))
 
 
 def _with_outputs(
@@ -279,6 +268,14 @@ def _lower_half(x: Tensor) -> Tensor:
     return x.tril() - x.diagonal(0, -2, -1).diag_embed() * 0.5
 
 
+def factor(a: Array) -> Array:
+    """The Cholesky factors that NumPy finds; it finds some of matrices with NaN, too, which are no more positive-definite than others."""
+    low = np.linalg.cholesky(a)
+    if np.isnan(np.diagonal(low, axis1=-2, axis2=-1)).any():
+        raise np.linalg.LinAlgError("Matrix is not positive definite, as it holds NaN")
+    return low
+
+
 @public(out="exact")
 @full_precision
 @beside_input
@@ -294,7 +291,7 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
         return ((full + _h(full)) * 0.5,)
 
     shape = tuple(x._layout.shape)
-    low = with_formula("LinalgCholeskyExBackward0", (x,), lambda: _result("cholesky", x, np.linalg.cholesky, shape), backward)
+    low = with_formula("LinalgCholeskyExBackward0", (x,), lambda: _result("cholesky", x, factor, shape), backward)
     return in_columns(_h(low), "LinalgCholeskyExBackward0") if upper else low
 
 

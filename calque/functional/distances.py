@@ -9,7 +9,7 @@ from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import broadcast_shapes, normalize_dim
 from calque.base.text import shown
 from calque.functional.arithmetic import sub
-from calque.functional.common import linked, prim, require_real, require_tensors
+from calque.functional.common import linked, prim, require_fractions, require_numbers, require_one_dtype, require_real, require_tensors
 from calque.functional.declared import public
 from calque.functional.math import where, with_formula
 from calque.functional.precision import full_precision
@@ -39,6 +39,8 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = MODES[0]) 
     tensor([[5., 1.]])
     """
     require_real("cdist", x1, x2)
+    require_fractions("cdist", x1, x2, bits=32)
+    require_one_dtype("cdist", x1, x2)
     if x1._layout.ndim < 2 or x2._layout.ndim < 2 or x1._layout.shape[-1] != x2._layout.shape[-1]:
         raise ShapeError(
             "[cdist] X1 and X2 must have the same number of columns and at least two dimensions, got shapes "
@@ -99,6 +101,8 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
             f"[cross] inputs dimension {d} must have length 3, got shapes {tuple(input._layout.shape)} and "
             f"{tuple(other._layout.shape)}"
         )
+    require_numbers("cross", input, other)
+    require_one_dtype("cross", input, other)
     a, b = expand(input, shape), expand(other, shape)
     left = [narrow(a, d, k, 1) for k in range(3)]
     right = [narrow(b, d, k, 1) for k in range(3)]

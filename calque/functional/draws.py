@@ -32,8 +32,8 @@ def _geometric(shape: Shape, dtype: dt.DType, generator: Any, p: float) -> Tenso
     """Numbers of trials up to the first success, each with probability p, written into the tensor."""
     if not 0 < p < 1:
         raise ArgumentError(f"[geometric_] geometric_ expects p to be in (0, 1), but got p={p}")
-    if dtype.category == 0:
-        raise UnsupportedTypeError("[geometric_] expected numbers, got torch.bool; draw into another dtype")
+    if dtype.category in (0, 3):
+        raise UnsupportedTypeError(f"[geometric_] expected real numbers, got {dtype!r}: not implemented for it; draw into another dtype")
     draw = uniform(shape, dt.float64 if dtype is dt.float64 else dt.float32, generator)
     count = prim("ceil", log1p(-draw) / math.log1p(-p)).clamp(min=1.0)  # type: ignore[attr-defined]
     return cast(count, dtype)

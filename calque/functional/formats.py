@@ -18,7 +18,7 @@ from calque.functional.common import CAST, cast, prim
 from calque.functional.declared import public
 from calque.functional.views import permute
 from calque.record.recorder import local
-from calque.tensor import Tensor, function_node, record, wrap
+from calque.tensor import Tensor, function_node, record, upload, wrap
 
 
 def format_of(op: str, memory_format: Any, ndim: int) -> MemoryFormat | None:
@@ -67,6 +67,16 @@ def column_strides(shape: Shape) -> Shape:
     """Strides of matrices whose columns lie in memory one after the other, as those that LAPACK has written."""
     *batch, row, column = contiguous_strides((*shape[:-2], shape[-1], shape[-2]))
     return (*batch, column, row)
+
+
+def columns(values: Any, kind: DType, ndim: float = 2) -> Tensor:
+    """What LAPACK has computed, as a tensor in the order of memory that it writes in: the columns of matrices (of at least `ndim` dims) one after the
+    other."""
+    if values.ndim < ndim or getattr(values, "frame", None) is not None:  # a transform has its values for each slice
+        return upload(values, kind)
+    made = upload(values.swapaxes(-1, -2), kind)
+    whole = made._layout
+    return wrap(made._storage, layout(tuple(values.shape), column_strides(tuple(values.shape)), 0, whole.dtype, whole.device))
 
 
 def in_columns(x: Tensor, label: str = "CloneBackward0") -> Tensor:

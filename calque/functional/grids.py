@@ -9,7 +9,7 @@ from calque.base import dtypes as dt
 from calque.base import shapes
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import Size, ints, normalize_dim, whole
-from calque.functional.common import cast, require_dims, require_tensors
+from calque.functional.common import cast, require_dims, require_numbers, require_tensors
 from calque.functional.creation import meshgrid, tensor, zeros
 from calque.functional.declared import public
 from calque.functional.joining import cat, stack
@@ -94,6 +94,7 @@ def _total(numbers: Any) -> int:
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Tensor:
     """Integral of samples by the trapezoidal rule along `dim`, at places `x` or `dx` apart: (*) -> (* without dim)."""
     require_dims("trapezoid", y, 1, name="y")
+    require_numbers("trapezoid", y, x)
     count = y._layout.shape[normalize_dim(dim, y._layout.ndim, "trapezoid")]
     if x is not None and x._layout.ndim == 1 and x._layout.numel != count:
         raise ShapeError(f"[trapezoid] expected one x value for each of the {count} samples of dim {dim}, got {x._layout.numel}")

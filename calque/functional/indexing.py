@@ -355,6 +355,8 @@ def _read_now(input: Tensor, items: tuple[Any, ...]) -> Tensor | None:
     if (state.grad and input._requires_grad) or not _at_hand(input, items):
         return None
     trace = state.trace
+    if items[0]._layout.dtype is dt.bool_:
+        _check_mask(input._layout, items[0], 0)  # NumPy takes masks of nothing for any dims
     try:
         found = _picked(trace.array(input), [trace.array(item) for item in items])
     except IndexError:

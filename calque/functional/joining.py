@@ -12,7 +12,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.cache import Cache
 from calque.base.device import CPU
-from calque.base.errors import ArgumentError, DTypeError, NotDense, OutOfRangeError, ShapeError, how_to_pass
+from calque.base.errors import ArgumentError, DTypeError, NotDense, OutOfRangeError, ShapeError, UnsupportedTypeError, how_to_pass
 from calque.base.layout import Layout
 from calque.base.shapes import Shape, contiguous_strides, listed, normalize_dim, whole
 from calque.base.text import described, shown, type_name
@@ -405,6 +405,8 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
         raise DTypeError(f"[repeat_interleave] expected repeats as an int or a Tensor, got {type_name(repeats)}; use calque.as_tensor(...)")
     if repeats._layout.ndim > 1:
         raise ShapeError(f"[repeat_interleave] repeats must be 0-dim or 1-dim tensor, got shape {tuple(repeats._layout.shape)}; flatten() it")
+    if repeats._layout.dtype not in (dt.int32, dt.int64):
+        raise UnsupportedTypeError(f"[repeat_interleave] expected repeats of int32 or int64, got {repeats._layout.dtype!r}; convert with .long()")
     require_one_place("repeat_interleave", (x, repeats))
     counts = repeats.tolist()
     counts = [counts] if isinstance(counts, int) else counts
@@ -502,10 +504,10 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     a, b = (normalize_dim(d, input._layout.ndim, "rot90") for d in given)
     if a == b:
         raise ShapeError(f"[rot90] expected two different dims, got {tuple(dims)}")
-    turns = k % 4
+    turns = whole("rot90", "k", k) % 4
     if turns == 0:
         return prim("copy", input)
     if turns == 2:
         return flip(input, (a, b))
     turned = flip(input, b if turns == 1 else a)
-    return prim("copy", transpose(turned, a, b))
+    return transpose(turned, a, b)

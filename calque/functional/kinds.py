@@ -20,7 +20,9 @@ def is_int(x: Any) -> bool:
     """An int, a NumPy one, or an integer Tensor of one element."""
     if is_tensor(x):
         return x._layout.numel == 1 and x._layout.dtype.category < 2  # type: ignore[no-any-return]
-    return hasattr(x, "__index__") and not isinstance(x, (np.ndarray, type))
+    if isinstance(x, np.ndarray):
+        return not x.ndim and x.dtype.kind in "iu"
+    return hasattr(x, "__index__") and not isinstance(x, type)
 
 
 def is_real(x: Any) -> bool:
@@ -168,6 +170,12 @@ def kind_for(name: str, parameter: inspect.Parameter) -> tuple[str, Callable[[An
     unsaid = parameter.annotation in ("Any", parameter.empty) or parameter.annotation is Any
     found = None if unsaid else kind_of(parameter.annotation)
     return found or kind_of(CONVENTIONS.get(name, "Any"))
+
+
+def sure_kind(name: str, parameter: inspect.Parameter) -> tuple[str, Callable[[Any], bool]] | None:
+    """What a parameter asks for by its annotation alone. Of texts nothing: whatever is compared with the names that there are is none of them."""
+    found = kind_of(parameter.annotation)
+    return None if found is None or "a str" in found[0] else found
 
 
 _ALTERNATIVES = re.compile(r"\|(?![^\[]*\])")  # not those inside of brackets

@@ -13,9 +13,11 @@ from calque.base.device import META
 from calque.base.errors import ForwardModeError, LinAlgError
 from calque.base.shapes import broadcast_shapes
 from calque.functional.checks import require_pivot_dims, require_pivots, require_rows
+from calque.functional.common import require_one_dtype
 from calque.functional.creation import zeros
 from calque.functional.declared import public
-from calque.functional.decompositions import Array, _extents, _host, _matrix, _symmetric, columns, doubled
+from calque.functional.decompositions import Array, _extents, _host, _matrix, _symmetric, doubled
+from calque.functional.formats import columns
 from calque.functional.lu import _sizes
 from calque.functional.placing import beside_input
 from calque.functional.results import named_result
@@ -161,6 +163,7 @@ def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False)
     _symmetric("ldl_solve", x, hermitian)
     require_pivot_dims("ldl_solve", tuple(x._layout.shape), tuple(pivots._layout.shape))
     require_rows("ldl_solve", x, B)
+    require_one_dtype("ldl_solve", x, B)
     batch = broadcast_shapes(_extents(x)[0], tuple(B._layout.shape[:-2]), op="linalg.ldl_solve")
     shape = (*batch, *B._layout.shape[-2:])
     if x._layout.device is META:

@@ -11,11 +11,11 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.cache import Cache
-from calque.base.errors import ArgumentError, DTypeError, ShapeError, UnsupportedTypeError, how_to_pass
+from calque.base.errors import ArgumentError, DTypeError, RankError, ShapeError, UnsupportedTypeError, how_to_pass
 from calque.base.shapes import normalize_dim
 from calque.base.text import described, type_name
 from calque.functional.arithmetic import Binary, add, mul
-from calque.functional.common import cast, is_number, is_tensor, linked, method, prim, require_operands, result_dtype
+from calque.functional.common import cast, is_number, is_tensor, linked, method, prim, require_numbers, require_operands, result_dtype, row_major
 from calque.functional.complex import conj
 from calque.functional.declared import public
 from calque.functional.formats import clone, contiguous
@@ -59,7 +59,7 @@ def require_dims(op: str, ndims: tuple[int, ...], *operands: Tensor) -> None:
         shapes = " and ".join(str(_shape(x)) for x in operands)
         names = {1: "a vector", 2: "a matrix", 3: "a 3D tensor (batch of matrices)"}
         roles = ", ".join(f"operand {k + 1} must be {names[n]}" for k, n in enumerate(ndims))
-        raise ShapeError(
+        raise RankError(
             f"[{op}] {wanted} tensors expected, but got {given} tensors of shapes {shapes}: {roles}; matmul() broadcasts"
         )
 
@@ -270,6 +270,7 @@ def _combine(op: str, input: Tensor, out: Tensor, beta: Any, alpha: Any) -> Tens
     scaled = out if alpha == 1 else mul(out, alpha)
     if beta == 0:
         return linked(scaled, input)
+    input = row_major(input)
     result = add(input if beta == 1 else mul(input, beta), scaled)
     if _shape(result) != _shape(out):
         raise ShapeError(
@@ -455,6 +456,7 @@ def trace(input: Tensor) -> Tensor:
         raise ShapeError(
             f"[trace] trace: expected a matrix, but got tensor with dim {input._layout.ndim} of shape {_shape(input)}"
         )
+    require_numbers("trace", input)
     values = diagonal(input)
     if values._layout.dtype.category < 2:
         values = prim("cast", values, dt.int64)

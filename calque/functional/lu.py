@@ -13,7 +13,7 @@ from calque.base.device import META
 from calque.base.errors import ArgumentError, LinAlgError
 from calque.base.shapes import broadcast_shapes
 from calque.functional.checks import require_pivot_count, require_pivots, require_rows
-from calque.functional.common import cast
+from calque.functional.common import cast, require_one_dtype
 from calque.functional.creation import eye, zeros
 from calque.functional.declared import public
 from calque.functional.decompositions import (
@@ -27,6 +27,7 @@ from calque.functional.decompositions import (
     _with_outputs,
     cholesky,
     doubled,
+    factor,
     inv,
     solve,
 )
@@ -359,6 +360,7 @@ def _triangular(half: Tensor, right: Tensor, upper: bool) -> Tensor:
 @public(out=True)
 def triangular_solve(input: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False) -> Any:
     """X with `A @ X = input` for a triangular A, and a copy of A: (*, n, k), (*, n, n) -> (*, n, k), (*, n, n). See `linalg.solve_triangular`."""
+    require_one_dtype("triangular_solve", A, input)
     coefficients, half = (_t(A), not upper) if transpose else (A, upper)
     return TriangularResult(solve_triangular(coefficients, input, upper=half, unitriangular=unitriangular), in_columns(A.clone()))  # type: ignore[attr-defined]
 
@@ -422,11 +424,11 @@ def _indefinite(a: Array) -> Array:
     info = np.zeros(a.shape[:-2], np.int32)
     for place in np.ndindex(*a.shape[:-2]):
         try:
-            np.linalg.cholesky(a[place])
+            factor(a[place])
         except np.linalg.LinAlgError:
             for k in range(1, a.shape[-1] + 1):
                 try:
-                    np.linalg.cholesky(a[place][:k, :k])
+                    factor(a[place][:k, :k])
                 except np.linalg.LinAlgError:
                     info[place] = k
                     break

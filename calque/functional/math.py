@@ -28,6 +28,7 @@ from calque.functional.common import (
     number,
     operand,
     prim,
+    require_numbers,
     require_operands,
     require_real,
     require_some_tensor,
@@ -76,10 +77,8 @@ def where(condition: Tensor, input: Operand = None, other: Operand = None) -> An
     dtype = result_dtype(input, other)
     if condition._layout.dtype is not dt.bool_:
         if condition._layout.dtype is not dt.uint8:
-            raise DTypeError(
-                f"[where] expected condition to be a boolean tensor, but got a tensor with dtype {condition._layout.dtype!r}; "
-                "compare it first"
-            )
+            got = f"got a tensor with dtype {condition._layout.dtype!r}; compare it first"
+            raise DTypeError(f"[where] expected condition to be a boolean tensor, but {got}")
         condition = cast(condition, dt.bool_)
     if dtype.category:
         input, other = (fill_number(within(x, dtype), dtype, "where") if is_number(x) else x for x in (input, other))
@@ -413,7 +412,8 @@ def copysign(input: Operand, other: Operand) -> Tensor:
 def ldexp(input: Operand, other: Operand) -> Tensor:
     """`input * 2**other`, broadcast: (*), (*) -> (*). With an integer `other` a floating input keeps its type, and only the result is rounded."""
     require_tensors("ldexp", input)
-    if is_tensor(other) and input._layout.dtype.category == 2 and other._layout.dtype.category == 1:
+    if is_tensor(other) and input._layout.dtype.category == 2 and other._layout.dtype.category < 2:
+        require_numbers("ldexp", other)
         wide = cast(input, dt.float64)
         steps = 4 if input._layout.dtype is dt.float64 else 1  # a step is a number of float64, for other types the whole product is one, too
         exponent = clamp(cast(other, dt.int64), -550 * steps, 550 * steps)

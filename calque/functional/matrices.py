@@ -13,12 +13,12 @@ from calque.base import dtypes as dt
 from calque.base.device import META
 from calque.base.errors import ArgumentError, LinAlgError, ShapeError
 from calque.base.shapes import listed, normalize_dim
-from calque.functional.common import cast, linked, require_dims
+from calque.functional.common import cast, linked, require_dims, require_fractions, require_numbers, require_one_dtype
 from calque.functional.complex import conj
 from calque.functional.creation import arange, eye, ones_like
 from calque.functional.declared import public
-from calque.functional.decompositions import Array, _h, _host, _matrix, columns, doubled, inv, qr, solve, svd
-from calque.functional.formats import in_columns
+from calque.functional.decompositions import Array, _h, _host, _matrix, doubled, inv, qr, solve, svd
+from calque.functional.formats import columns, in_columns
 from calque.functional.joining import cat, flip
 from calque.functional.linalg import matmul
 from calque.functional.lu import solve_triangular
@@ -72,6 +72,7 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     tensor([[-0.6000],
             [-0.8000]])
     """
+    require_one_dtype("householder_product", A, tau)
     v = _reflectors("householder_product", A, tau)
     start = expand(eye(*v._layout.shape[-2:], dtype=v._layout.dtype, device=v._layout.device), tuple(v._layout.shape))
     found = linked(_reflected(v, tau, start, range(tau._layout.shape[-1])[::-1]), A, tau)  # there may be no reflection
@@ -174,6 +175,8 @@ def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor
     >>> calque.cholesky_solve(calque.tensor([[4.0]]), calque.tensor([[2.0]]))
     tensor([[1.]])
     """
+    require_one_dtype("cholesky_solve", input2, input)
+
     def value() -> Tensor:
         return _by_factor(_h(input2) if upper else input2, input)
 
@@ -327,6 +330,9 @@ def linalg_vander(x: Tensor, N: int | None = None) -> Tensor:
     count = (x._layout.shape[-1] if x._layout.ndim else 1) if N is None else N
     if count <= 1:
         raise ArgumentError(f"[linalg.vander] N must be greater than 1, expected at least 2, got {count}")
+    require_numbers("linalg.vander", x)
+    if x._layout.dtype.category == 2:
+        require_fractions("linalg.vander", x, bits=32)
     x = cast(x, dt.int64) if x._layout.dtype.category < 2 else x
     rows = x if x._layout.ndim else unsqueeze(x, 0)
     columns = expand(unsqueeze(rows, -1), (*rows._layout.shape, count - 1))

@@ -15,9 +15,9 @@ from calque.base.errors import ArgumentError, DTypeError
 from calque.base.shapes import normalize_dim
 from calque.base.text import shown
 from calque.functional.arithmetic import Binary, _ge, _le, _maximum, _minimum, _ne, _of_tensor
-from calque.functional.common import Operand, cast, is_tensor, linked, number, prim, require_real, result_dtype
+from calque.functional.common import Operand, cast, is_tensor, linked, number, prim, require_fractions, require_numbers, require_real, result_dtype
 from calque.functional.declared import public
-from calque.functional.elementary import _float, floor
+from calque.functional.elementary import floor
 from calque.functional.joining import cat
 from calque.functional.math import clamp, isnan, logaddexp, where, with_formula
 from calque.functional.placing import beside_input, host_values
@@ -67,7 +67,8 @@ def cumprod(input: Tensor, dim: int, *, dtype: dt.DType | None = None) -> Tensor
 @numpy_names
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """`log(cumsum(exp(x)))` along `dim`, without overflow: (*) -> (*). Computed by doubling: log2(n) passes over n elements."""
-    given = _float(input)
+    require_fractions("logcumsumexp", input)
+    given = input
     d = normalize_dim(dim, given._layout.ndim, "logcumsumexp")
     x = cast(given, given._layout.dtype.compute)  # rounded once, not in every pass
     if x._layout.numel == 0 or not x._layout.ndim:
@@ -149,6 +150,7 @@ def _median(name: str, kind: Any, x: Tensor, dim: int, keepdim: bool) -> Any:
 
 @beside_input
 def _median_of(name: str, kind: Any, x: Tensor, dim: int | None, keepdim: bool) -> Any:
+    require_numbers(name, x)
     if dim is not None:
         return _median(name, kind, x, dim, keepdim)
     if not x._layout.numel:

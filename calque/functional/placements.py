@@ -14,7 +14,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import Shape, contiguous_strides, fills, normalize_dim
 from calque.base.text import shown
 from calque.functional.checks import check_index
-from calque.functional.common import cast, is_tensor, linked, method, prim, require_real
+from calque.functional.common import cast, is_tensor, linked, method, prim, require_real, row_major
 from calque.functional.creation import empty, full, zeros
 from calque.functional.declared import public, takes_out
 from calque.functional.formats import reordered
@@ -51,8 +51,8 @@ def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce:
     x = input if input._layout.ndim else reshape(input, (1,))
     rows = source if source._layout.ndim else reshape(source, (1,))
     d = normalize_dim(dim, x._layout.ndim, "index_reduce")
-    if index._layout.dtype.category != 1 or index._layout.ndim > 1:
-        raise ShapeError(f"[index_reduce] Index is supposed to be a vector of integers, got {index._layout.dtype!r} {tuple(index._layout.shape)}")
+    if index._layout.dtype not in (dt.int32, dt.int64) or index._layout.ndim > 1:
+        raise ShapeError(f"[index_reduce] Index is supposed to be a vector of int32 or int64, got {index._layout.dtype!r} {index._layout.shape!r}")
     if rows._layout.dtype is not x._layout.dtype:
         raise DTypeError(f"[index_reduce] self and source expected to have the same dtype, but got {x._layout.dtype!r} and {rows._layout.dtype!r}")
     wanted = tuple(index._layout.numel if k == d else s for k, s in enumerate(x._layout.shape))
@@ -83,7 +83,7 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     if input._layout.ndim < 2:
         raise ShapeError(f"[renorm] input needs at least 2 dimensions, got shape {tuple(input._layout.shape)}")
     d = normalize_dim(dim, input._layout.ndim, "renorm")
-    wide = cast(input, input._layout.dtype.compute)
+    wide = cast(row_major(input), input._layout.dtype.compute)
     size = vector_norm(wide, p, tuple(k for k in range(input._layout.ndim) if k != d), True)
     factor = where(size > maxnorm, float(maxnorm) / (size + 1e-7), 1.0)
     return cast(wide * factor, input._layout.dtype)

@@ -204,7 +204,7 @@ def _limits(op: str, low: Any, high: Any, dtype: dt.DType) -> tuple[int, int]:
 @public(method=False, out=True)
 @placed
 def randint(
-    low: int | None = None, high: int | None = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = None, device: Any = None,
+    low: int | None = None, high: Any = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Uniform integers in [low, high), int64 unless a dtype is given; `randint(high, size)` starts at 0."""

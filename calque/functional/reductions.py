@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError, UnsupportedTypeError
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, RankError, ShapeError, UnsupportedTypeError
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, normalize_dims, reduced_shape
 from calque.base.text import shown, type_name
 from calque.functional.arithmetic import maximum, minimum
@@ -93,7 +93,7 @@ def require_elements(op: str, x: Tensor, dims: Shape) -> None:
     shape = tuple(x._layout.shape)
     empty = [d for d in dims if shape[d] == 0]
     if empty and len(dims) == len(shape):
-        raise ShapeError(
+        raise RankError(
             f"[{op}] expected a non-empty tensor, got shape {shape} with 0 elements over axis {empty[0]}: Expected reduction "
             "dim to be "
             "specified for input.numel() == 0; check the data or reduce over another dim"
@@ -138,7 +138,7 @@ def sum_to_size(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     if own == shape:
         if not own:  # a sum, of one element
             return sum(input)
-        return cast(input, dt.int64) if input._layout.dtype is dt.bool_ else input
+        return input
     try:
         fits = broadcast_shapes(shape, own) == own
     except ShapeError:

@@ -25,12 +25,13 @@ from calque.functional.common import (
     method,
     operand,
     prim,
+    require_long,
     require_operands,
     require_real,
     require_tensors,
 )
 from calque.functional.declared import public
-from calque.functional.formats import contiguous
+from calque.functional.formats import columns, contiguous
 from calque.functional.indexing import fitted, positions_of, put_values
 from calque.functional.math import with_formula
 from calque.functional.options import fill_number, held, marked, resolve_dtype, size_of
@@ -81,7 +82,7 @@ def _index_write(op: str, primitive: str, input: Tensor, dim: int, index: Tensor
     if not source._layout.ndim:
         source = reshape(source, (1,) * len(shape))
     if tuple(source._layout.shape) != expected:
-        raise ShapeError(
+        raise (OutOfRangeError if op == "index_copy" else ShapeError)(
             f"[{op}] expected a source of shape {expected} for an index of {where._layout.shape[0]} positions along dim {d} of "
             f"shape {shape}, "
             f"got {tuple(source._layout.shape)}"
@@ -99,6 +100,7 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
 @public(in_place="method", out="exact", steps=True)
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """`input` with its slices at the positions `index` along `dim` replaced by those of `source`."""
+    require_long("index_copy", index)
     return _index_write("index_copy", "index_put", input, dim, index, source)
 
 
@@ -106,6 +108,7 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """`input` with the slices at the positions `index` along `dim` set to one value."""
     where = _flat_index("index_fill", index)
+    require_long("index_fill", where)
     base = input if input._layout.ndim else reshape(input, (1,))
     d = normalize_dim(dim, base._layout.ndim, "index_fill")
     shape = tuple(base._layout.shape)
@@ -331,6 +334,7 @@ def _written_together(base: Tensor, d: int, index: Tensor, part: Tensor, reduce:
 @public(out="exact", steps=True)
 def take(input: Tensor, index: Tensor) -> Tensor:
     """Elements of the flattened tensor at the positions `index`."""
+    require_long("take", index)
     flat = reshape(input, (-1,)) if input._layout.numel else reshape(input, (0,))
     return prim("index_select", flat, check_index("take", index, flat._layout.numel), 0)
 
@@ -338,6 +342,7 @@ def take(input: Tensor, index: Tensor) -> Tensor:
 @public(out="exact", steps=True)
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """`gather` with broadcasting of the other dims."""
+    require_long("take_along_dim", indices)
     if dim is None:
         return gather(reshape(input, (-1,)), 0, reshape(indices, (-1,)))
     d = normalize_dim(dim, input._layout.ndim, "take_along_dim")
@@ -358,6 +363,11 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """`input` with the elements of its flattened form at the positions `index` replaced (or added to)."""
     _same_dtype("put", input, source)
+    require_long("put", index)
+    if source._layout.numel != index._layout.numel:
+        raise OutOfRangeError(
+            f"[put] Expected source and index to have the same number of elements, got {source._layout.numel} and {index._layout.numel}"
+        )
     flat = reshape(input, (-1,))
     where = reshape(check_index("put", index, flat._layout.numel), (-1,))
     result = prim("index_add" if accumulate else "index_put", flat, where, cast(reshape(source, (-1,)), input._layout.dtype), 0)
@@ -449,7 +459,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """Coordinates of the elements that are not zero: (K, ndim), or one tensor per dim. Reads the tensor."""
     if as_tuple:
         return positions_of(input)
-    return upload(np.argwhere(read(input, "nonzero")), dt.int64)
+    return columns(np.argwhere(read(input, "nonzero")), dt.int64)
 
 
 @public()

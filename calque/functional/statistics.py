@@ -11,7 +11,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError, Unsupporte
 from calque.base.shapes import broadcast_shapes
 from calque.base.text import shown
 from calque.functional.arithmetic import as_operand
-from calque.functional.common import cast, is_tensor, number, prim, require_tensors, result_dtype
+from calque.functional.common import cast, is_tensor, number, prim, require_numbers, require_tensors, result_dtype
 from calque.functional.complex import conj, imag, real
 from calque.functional.declared import public
 from calque.functional.elementary import _float
@@ -35,6 +35,7 @@ def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, a
     """
     if input._layout.ndim > 2:
         raise ShapeError(f"[cov] expected input to have two or fewer dimensions, got shape {tuple(input._layout.shape)}")
+    require_numbers("cov", input)
     x = _float(input)
     if aweights is not None:
         x = cast(x, result_dtype(x, aweights))

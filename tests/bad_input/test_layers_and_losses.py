@@ -325,3 +325,28 @@ def test_of_a_name_that_is_not_there_the_one_that_is_meant_is_shown() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     shown = [line for line in done.stderr.splitlines() if line.startswith("AttributeError")]
     assert shown == [f"AttributeError: module {p!r} has no attribute {n!r}. Did you mean: {m!r}?" for p, n, m in wrong]
+
+
+def test_settings_of_another_kind_are_named() -> None:
+    images, weight = torch.ones(1, 2, 4, 4, 4), torch.ones(3, 2, 3, 3, 3)
+    refused(lambda: F.conv3d(images, weight, groups=True), TypeError, "[conv3d] expected groups as an int, got bool True")
+    refused(lambda: F.conv2d(images[0], weight[:, :, 0], groups=True), TypeError, "[conv2d] expected groups as an int, got bool True")
+    rows, turned = torch.ones(1, 2, 4), torch.ones(2, 3, 3)
+    refused(lambda: F.conv_transpose1d(rows, turned, groups=1.5), TypeError, "[conv_transpose1d] expected groups as an int, got float 1.5")
+    refused(lambda: F.relu(images, inplace=np.ones(2)), TypeError, "[relu] expected inplace as a bool, got numpy.ndarray")
+    refused(lambda: torch.rot90(torch.ones(2, 3), 1.5), TypeError, "[rot90] expected k as an int, got float 1.5")
+    refused(lambda: F.group_norm(torch.ones(2, 4, 3), 1.5), TypeError, "[group_norm] expected an int, got float 1.5 as 'num_groups'")
+
+
+def test_parts_of_packages_that_load_late_name_their_arguments() -> None:
+    refused(lambda: torch.data.AudioFolder({"a": 1}), TypeError, "[AudioFolder] expected a str or a path, got dict as 'root'")
+    refused(lambda: torch.data.SharedList(0.5), TypeError, "[SharedList] expected something to walk through, got float 0.5 as 'items'")
+    refused(lambda: torch.data.TextLines("\0"), ValueError, "[TextLines] expected names of files without null bytes")
+
+
+def test_integers_have_no_softmax() -> None:
+    """PyTorch refuses them: a program that forgets the conversion finds out."""
+    whole = torch.tensor([1, 2])
+    for call in (lambda: F.softmax(whole, 0), lambda: whole.log_softmax(0), lambda: torch.softmax(whole > 1, 0), lambda: F.softmin(whole, 0)):
+        refused(call, NotImplementedError, "softmax] expected a floating dtype")
+    assert F.softmax(whole, 0, dtype=torch.float32).sum().item() == pytest.approx(1.0)

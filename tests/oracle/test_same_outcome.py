@@ -75,6 +75,9 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "multi_margin_loss, one label": lambda T: T.nn.functional.multi_margin_loss(T.tensor([0.1, 0.2, 0.7]), T.tensor([1]), reduction="none"),
     "cosine_similarity of two types": lambda T: T.nn.functional.cosine_similarity(T.tensor([1, 2], dtype=T.int8), T.tensor([1.0, 2.0]), dim=0),
     "cosine_similarity of integers": lambda T: T.nn.functional.cosine_similarity(T.tensor([1, 2]), T.tensor([1, 2]), dim=0),
+    "bytes as the same type have no history": lambda T: [
+        (T.ones(2, requires_grad=True) * 1).view(T.float32).requires_grad, T.ones(2, requires_grad=True).view(dtype=T.float32).is_leaf,
+    ],
     "a plain dict of parameters": lambda T: list(T.nn.ParameterDict(parameters(T, "b", "a"))),
     "update by a plain dict": lambda T: updated(T, parameters(T, "p4", "p3")),
     "update by an ordered dict": lambda T: updated(T, OrderedDict(parameters(T, "p4", "p3"))),

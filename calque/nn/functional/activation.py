@@ -8,10 +8,10 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.cache import memoised
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.base.text import shown
+from calque.base.errors import ArgumentError, CalqueError, DTypeError, ShapeError
+from calque.base.text import described, shown
 from calque.functional.blame import signed
-from calque.functional.common import cast, is_tensor, linked, require_real, row_major, unless_nan
+from calque.functional.common import cast, is_tensor, linked, require_fractions, require_numbers, require_real, row_major, unless_nan
 from calque.functional.declared import public
 from calque.functional.options import fill_number
 from calque.functional.precision import lower_precision
@@ -33,7 +33,12 @@ def _operand(x: Tensor, inplace: bool) -> Tensor:
 
 
 def _result(op: str, x: Tensor, y: Tensor, inplace: bool) -> Tensor:
-    return write_back(op, x, y) if inplace else y
+    try:
+        return write_back(op, x, y) if inplace else y
+    except ValueError as error:  # of an array, which is neither true nor false
+        if isinstance(error, CalqueError):
+            raise
+        raise DTypeError(f"[{op}] expected inplace as a bool, got {described(inplace)}; pass True or False") from None
 
 
 def _lasting(function: Callable[[Tensor], Tensor], backward: Callable[..., Any]) -> tuple[Any, Any]:
@@ -83,6 +88,7 @@ def _where_below(x: Tensor, bound: float, below: Any, above: Any) -> Tensor:
 @public(of="nn.functional", steps=True)
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x, 0), 6)."""
+    require_numbers("relu6", input)
     return hardtanh(input, 0.0, 6.0, inplace)
 
 
@@ -225,6 +231,7 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
 @public(method=False, out=True, of="calque nn.functional", steps=True)
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x for x > threshold, else value."""
+    require_numbers("threshold", input)
     x = _operand(input, inplace)
     fill_number(value, input._layout.dtype, "threshold")
     return _result("threshold", input, _where_below(x, float(threshold), float(value), x), inplace)
@@ -370,6 +377,7 @@ def tanhshrink(input: Tensor) -> Tensor:
 @public(out=True, of="calque nn.functional", steps=True)
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > lambd, else 0."""
+    require_fractions("hardshrink", input)
     return _shrunk("HardshrinkBackward0", input, float(lambd), lambda x: x)
 
 

@@ -317,8 +317,9 @@ def multi_head_attention_forward(
     average_attn_weights: bool = True, is_causal: bool = False,
 ) -> tuple[Tensor, Any]:  # fmt: skip
     """Attention of `num_heads` heads: (L, N, E), (S, N, E), (S, N, E) -> ((L, N, E), weights (N, L, S) or None); without N for one sample."""
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        require_dims("multi_head_attention_forward", x, 2, 3, name)
+    if query._layout.ndim not in (2, 3) or key._layout.ndim != query._layout.ndim or value._layout.ndim != query._layout.ndim:
+        shapes = ", ".join(str(tuple(x._layout.shape)) for x in (query, key, value))
+        raise AssertedError(f"[multi_head_attention_forward] expected query, key and value all with 2 dims or all with 3, got shapes {shapes}")
     single = query._layout.ndim == 2
     if single:
         same = query is key and key is value
@@ -354,8 +355,11 @@ def multi_head_attention_forward(
         parts = (current("softmax", softmax), current("dropout", dropout), _product)
         mask = _added(_with_causal(mask, causal, target, k._layout.shape[2]), q._layout.dtype)
         out, weights = _attend(q, k, v, mask, p, 1.0 / math.sqrt(depth), *parts)
-    out = current("linear", linear)(T.reshape(T.transpose(out, 1, 2), (batch, target, width)), out_proj_weight, out_proj_bias)
-    out = T.squeeze(out, 0) if single else T.transpose(out, 0, 1)
+    by_steps = query._layout.upright  # (L, N, E) by rows, and so is the result; of a view of (N, L, E) it is one
+    rows = T.reshape(T.permute(out, (2, 0, 1, 3)), (target, batch, width)) if by_steps else T.reshape(T.transpose(out, 1, 2), (batch, target, width))
+    out = current("linear", linear)(rows, out_proj_weight, out_proj_bias)
+    out = out if by_steps else T.transpose(out, 0, 1)
+    out = T.squeeze(out, 1) if single else out
     if not need_weights:
         return out, None
     weights = T.mean(weights, 1) if average_attn_weights else weights

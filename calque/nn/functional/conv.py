@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from calque import functional as T
+from calque.base import dtypes as dt
 from calque.base.cache import Cache
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import listed
-from calque.base.text import shown
-from calque.functional.common import cast
+from calque.base.text import described, shown
+from calque.functional.common import cast, require_fractions, row_major
 from calque.functional.declared import public
 from calque.functional.precision import lower_precision
 from calque.nn.functional.checks import channels_last, require_dtype
@@ -43,12 +44,18 @@ def _check_bias(op: str, bias: Any, channels: int) -> None:
         raise ShapeError(f"[{op}] expected bias of shape ({channels},), one per output channel, got {tuple(bias._layout.shape)}")
 
 
+def _check_groups(op: str, groups: Any) -> None:
+    if not isinstance(groups, int) or isinstance(groups, bool):
+        raise DTypeError(f"[{op}] expected groups as an int, got {described(groups)}; pass a number of groups of channels")
+
+
 def _prepare(op: str, n: int, x: Any, w: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> tuple[Any, Any]:
     """(geometry of the 2-d primitive, extra one-sided padding or None), checked once per combination."""
     shape, kernel = tuple(x._layout.shape), tuple(w._layout.shape)
     require_dtype(op, x, w)
     strides, dilations = sizes(op, "stride", stride, n, 1), sizes(op, "dilation", dilation, n, 1)
-    if not isinstance(groups, int) or groups < 1 or kernel[0] % groups:
+    _check_groups(op, groups)
+    if groups < 1 or kernel[0] % groups:
         raise ArgumentError(f"[{op}] expected output channels divisible by groups >= 1, got {kernel[0]} channels and groups={groups}")
     if shape[1] != kernel[1] * groups:
         raise ShapeError(
@@ -88,7 +95,7 @@ def _convolve(op: str, n: int, x: Tensor, w: Tensor, bias: Any, stride: Any, pad
     if not isinstance(padding, (int, str)):
         padding = tuple(listed(op, "padding", padding))
     key = (n, x._layout, w._layout, stride if stride.__class__ is int else tuple(listed(op, "stride", stride)), dilation
-           if dilation.__class__ is int else tuple(listed(op, "dilation", dilation)), padding, groups)  # fmt: skip
+           if dilation.__class__ is int else tuple(listed(op, "dilation", dilation)), padding, groups, groups.__class__)  # fmt: skip
     found = _CHECKED.get(key)
     if found is None:
         _check_ranks(op, n, x, w)
@@ -203,7 +210,7 @@ def conv3d(
         images = T.reshape(T.permute(slab, (0, 2, 1, 3, 4)), (batch * out_depth, channels, *x._layout.shape[3:]))
         part = _convolve("conv2d", 2, images, weight[:, :, step], bias if steps == 1 else None, tuple(s2), tuple(p2), tuple(d2), groups)
         result = part if result is None else result + part
-    result = T.permute(T.reshape(result, (batch, out_depth, *result._layout.shape[1:])), (0, 2, 1, 3, 4))
+    result = row_major(T.permute(T.reshape(result, (batch, out_depth, *result._layout.shape[1:])), (0, 2, 1, 3, 4)))
     return cast(result if bias is None or steps == 1 else result + T.reshape(wide(bias), (1, -1, 1, 1, 1)), input._layout.dtype)
 
 
@@ -212,11 +219,14 @@ def _transpose(
 ) -> Tensor:
     _check_ranks(op, n, x, w)
     require_dtype(op, x, w)
+    if x._layout.dtype is not dt.int64:
+        require_fractions(op, x)
     if x._layout.ndim == n + 1:
         return T.squeeze(_transpose(op, n, T.unsqueeze(x, 0), w, bias, stride, padding, output_padding, groups, dilation), 0)
     strides, dilations = sizes(op, "stride", stride, n, 1), sizes(op, "dilation", dilation, n, 1)
     before, after = sizes(op, "padding", padding, n, 0), sizes(op, "output_padding", output_padding, n, 0)
     kernel, shape = tuple(w._layout.shape), tuple(x._layout.shape)
+    _check_groups(op, groups)
     if any(o >= max(s, d) for o, s, d in zip(after, strides, dilations, strict=True)):
         raise ArgumentError(f"[{op}] output padding must be smaller than either stride or dilation, but got output_padding {after}")
     if shape[1] != kernel[0] or groups < 1 or kernel[0] % groups:

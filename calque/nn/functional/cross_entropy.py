@@ -10,8 +10,8 @@ from calque import functional as T
 from calque.autograd.superinstruction import superinstruction
 from calque.base import dtypes as dt
 from calque.base.config import settings
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.functional.common import cast, linked, require_dims, require_real
+from calque.base.errors import ArgumentError, DTypeError, RankError, ShapeError
+from calque.functional.common import cast, linked, require_dims, require_fractions, require_real
 from calque.functional.declared import public
 from calque.functional.precision import full_precision
 from calque.nn.functional.checks import bad_label, check_indices, reduced
@@ -124,7 +124,7 @@ class _Labels:
 def _check(op: str, input: Tensor, target: Tensor, weight: Any) -> None:
     shape, labels = tuple(input._layout.shape), tuple(target._layout.shape)
     if not shape:
-        raise ShapeError(f"[{op}] expected scores with a class dim, got a 0-d input")
+        raise RankError(f"[{op}] expected scores with a class dim, got a 0-d input")
     expected = shape[1:] if len(shape) == 1 else (shape[0], *shape[2:])
     classes = shape[0] if len(shape) == 1 else shape[1]
     kind = target._layout.dtype
@@ -139,6 +139,11 @@ def _check(op: str, input: Tensor, target: Tensor, weight: Any) -> None:
             "indices with .long(), "
             f"or pass class probabilities of the input's shape {shape}"
         )
+    require_fractions(op, input)
+    if kind not in (dt.int64, dt.uint8):
+        raise DTypeError(f"[{op}] expected target dtype to be Long or Byte, got {kind!r}; convert with .long()")
+    if weight is not None and weight._layout.dtype is not input._layout.dtype:
+        raise DTypeError(f"[{op}] expected weights of the dtype of the scores {input._layout.dtype!r}, got {weight._layout.dtype!r}; convert them")
     if labels != expected:
         raise ShapeError(
             f"[{op}] expected one label per score row: target of shape {expected} for input {shape}, got {labels}; "

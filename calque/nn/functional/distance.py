@@ -6,7 +6,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.functional.common import cast, require_real, require_tensors
+from calque.functional.common import cast, require_fractions, require_real, require_tensors
 from calque.functional.declared import public
 from calque.functional.distances import row_distance
 from calque.tensor import Tensor
@@ -44,6 +44,7 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """Distances between all pairs of rows i < j: (N, D) -> (N (N - 1) / 2)."""
     require_real("pdist", input)
     require_tensors("pdist", input)
+    require_fractions("pdist", input, bits=32)
     if input._layout.ndim != 2:
         raise ShapeError(f"[pdist] expected a 2-d tensor, rows of vectors, got shape {tuple(input._layout.shape)}; only supports 2D tensors")
     if not p >= 0:

@@ -11,7 +11,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import whole
 from calque.base.text import shown
-from calque.functional.common import cast, prim, require_dims
+from calque.functional.common import cast, prim, require_dims, require_fractions, require_real
 from calque.functional.declared import public
 from calque.functional.later import loaded
 from calque.nn.functional.checks import check_indices, values_of
@@ -35,8 +35,8 @@ def _bad_index(op: str, size: int) -> Callable[[tuple[int, ...], int], Exception
 
 
 def _table(op: str, input: Tensor, weight: Tensor, padding_idx: int | None) -> tuple[int, int | None]:
-    if input._layout.dtype.category != 1:
-        raise DTypeError(f"[{op}] expected integer indices, got dtype {input._layout.dtype!r}; convert with .long()")
+    if input._layout.dtype not in (dt.int32, dt.int64):
+        raise DTypeError(f"[{op}] expected integer indices of int64 or int32, got dtype {input._layout.dtype!r}; convert with .long()")
     if weight._layout.ndim != 2:
         raise ShapeError(f"[{op}] expected a table (rows, width): 'weight' must be 2-D, got shape {tuple(weight._layout.shape)}")
     rows = weight._layout.shape[0]
@@ -209,6 +209,8 @@ def embedding_bag(
                   "was changed; exchange them")  # fmt: skip
         input, weight = weight, input
     require_dims("embedding_bag", weight, 2, 2, "weight")
+    require_real("embedding_bag", weight)
+    require_fractions("embedding_bag", weight)
     if input._layout.ndim not in (1, 2):
         raise ShapeError(f"[embedding_bag] expected an input with 1 or 2 dims, got shape {tuple(input._layout.shape)}; reshape it")
     if scale_grad_by_freq and mode == "max":
@@ -248,9 +250,9 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     tensor([[1, 0, 0],
             [0, 0, 1]])
     """
-    if tensor._layout.dtype.category != 1:
+    if tensor._layout.dtype is not dt.int64:
         raise DTypeError(
-            f"[one_hot] one_hot is only applicable to index tensor: expected integers, got {tensor._layout.dtype!r}; convert with .long()"
+            f"[one_hot] one_hot is only applicable to index tensor: expected int64, got {tensor._layout.dtype!r}; convert with .long()"
         )
     num_classes = whole("one_hot", "num_classes", num_classes)
     if num_classes == -1:

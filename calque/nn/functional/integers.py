@@ -6,7 +6,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.shapes import contiguous_strides
-from calque.functional.common import prim
+from calque.functional.common import prim, row_major
 from calque.nn.functional.padding import pad
 from calque.tensor import Tensor
 
@@ -28,7 +28,7 @@ def convolved(x: Tensor, w: Tensor, stride: Pair, padding: Pair, dilation: Pair,
     rows = T.reshape(T.permute(windows, (1, 0, 3, 4, 2, 5, 6)), (groups, n * out[0] * out[1], depth))
     columns = T.transpose(T.reshape(w, (groups, o // groups, depth)), 1, 2)
     found = T.reshape(T.matmul(rows, columns), (groups, n, *out, o // groups))
-    return T.reshape(T.permute(found, (1, 0, 4, 2, 3)), (n, o, *out))
+    return row_major(T.reshape(T.permute(found, (1, 0, 4, 2, 3)), (n, o, *out)))
 
 
 def transposed(x: Tensor, w: Tensor, out: Pair, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Tensor:

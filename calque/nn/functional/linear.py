@@ -9,7 +9,7 @@ from typing import Any
 from calque import functional as T
 from calque.base.cache import Cache
 from calque.base.errors import ShapeError
-from calque.functional.common import require_dims, require_tensors
+from calque.functional.common import require_dims, require_numbers, require_one_dtype, require_tensors
 from calque.functional.declared import public
 from calque.functional.precision import as_given, lower_precision
 from calque.functional.views import reshaped
@@ -22,6 +22,7 @@ MATMUL, ADDMM = get("matmul"), get("addmm")
 
 def _check_linear(input: Tensor, weight: Tensor, bias: Any) -> None:
     require_dtype("linear", input, weight)
+    require_numbers("linear", weight)
     x, w = input._layout, weight._layout
     if w.ndim not in (1, 2):
         raise ShapeError(f"[linear] expected a weight (out, in), got shape {tuple(w.shape)}")
@@ -87,6 +88,7 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
         require_tensors("bilinear", bias)
     require_dims("bilinear", weight, 3, 3, "weight")
     require_dims("bilinear", input1, 1, name="input1")
+    require_one_dtype("bilinear", weight, input1, input2, bias)
     out, in1, in2 = weight._layout.shape
     lead = tuple(input1._layout.shape[:-1])
     if tuple(input2._layout.shape[:-1]) != lead or input1._layout.shape[-1] != in1 or input2._layout.shape[-1] != in2:
@@ -97,5 +99,5 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
         )
     a, b = T.reshape(input1, (-1, in1)), T.reshape(input2, (-1, in2))
     left = T.reshape(T.matmul(a, T.reshape(T.permute(weight, (1, 0, 2)), (in1, out * in2))), (-1, out, in2))
-    y = T.reshape(T.sum(left * T.unsqueeze(b, 1), -1), (*lead, out))
+    y = T.reshape(T.sum(left * T.unsqueeze(b, 1), -1, dtype=weight._layout.dtype), (*lead, out))
     return y if bias is None else y + bias

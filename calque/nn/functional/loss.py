@@ -9,9 +9,20 @@ from typing import Any
 
 from calque import functional as T
 from calque.autograd.superinstruction import superinstruction
+from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError, UnsupportedTypeError
 from calque.base.shapes import broadcast_shapes
-from calque.functional.common import Operand, cast, require_real, require_tensors, result_dtype
+from calque.functional.common import (
+    Operand,
+    cast,
+    require_fractions,
+    require_long,
+    require_numbers,
+    require_one_dtype,
+    require_real,
+    require_tensors,
+    result_dtype,
+)
 from calque.functional.declared import public
 from calque.functional.precision import full_precision
 from calque.nn.functional.checks import check_indices, check_interval, check_reduction, reduced
@@ -65,7 +76,7 @@ def mse_loss(
     require_real("mse_loss", input, target)
     reduction = legacy_reduction(size_average, reduce, reduction)
     _paired("mse_loss", input, target)
-    d = input - target
+    d = _difference(input, target)
     return _pairwise("mse_loss", input, target, d * d, weight, reduction)
 
 
@@ -93,11 +104,19 @@ def smooth_l1_loss(input: Tensor, target: Tensor, size_average: Any = None, redu
     return reduced(_of_difference(lambda d: _quadratic_then_linear(d, float(beta)) * (1.0 / beta), input, target), reduction, "smooth_l1_loss")
 
 
+def _difference(input: Tensor, target: Tensor) -> Tensor:
+    """`input - target`, where one of them may be of bools."""
+    if dt.bool_ in (input._layout.dtype, target._layout.dtype):
+        kind = result_dtype(input, target)
+        input, target = cast(input, kind), cast(target, kind)
+    return input - target
+
+
 def _of_difference(function: Callable[[Tensor], Tensor], input: Tensor, target: Tensor) -> Tensor:
     """A function of `input - target`, rounded once."""
     if input._layout.dtype.category < 2 and target._layout.dtype.category < 2:
         raise not_of_integers("smooth_l1_loss", input)
-    return cast(function(wide(input) - wide(target)), result_dtype(input, target))
+    return cast(function(_difference(wide(input), wide(target))), result_dtype(input, target))
 
 
 def _quadratic_then_linear(d: Tensor, bound: float) -> Tensor:
@@ -115,7 +134,8 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
     _paired("huber_loss", input, target)
     if delta <= 0:
         raise ArgumentError(f"[huber_loss] huber_loss does not support non-positive values for delta, got {delta}")
-    loss = _of_difference(lambda d: _quadratic_then_linear(d, float(delta)), input, target)
+    require_fractions("huber_loss", input)
+    loss = cast(_of_difference(lambda d: _quadratic_then_linear(d, float(delta)), input, target), input._layout.dtype)
     return _pairwise("huber_loss", input, target, loss, weight, reduction)
 
 
@@ -160,8 +180,10 @@ def binary_cross_entropy(
     op = "binary_cross_entropy"
     reduction = legacy_reduction(size_average, reduce, reduction)
     _same_shape(op, input, target)
+    require_one_dtype(op, input, target)
     if weight is not None:
         require_tensors(op, weight)
+        require_real(op, weight)
 
     def outside(where: tuple[int, ...], value: float, count: int) -> Exception:
         return ArgumentError(
@@ -172,7 +194,7 @@ def binary_cross_entropy(
     check_interval(input, 0.0, 1.0, outside)
     check_interval(target, 0.0, 1.0, _bad_target(op))
     loss = with_gradient("BinaryCrossEntropyBackward0", _bce_forward, _bce_backward, (input, target))
-    return reduced(loss if weight is None else loss * weight, reduction, op)
+    return reduced(loss if weight is None else cast(loss * weight, input._layout.dtype), reduction, op)
 
 
 def _bad_target(op: str) -> Callable[[tuple[int, ...], float, int], Exception]:
@@ -228,7 +250,7 @@ def binary_cross_entropy_with_logits(
     _same_shape(op, input, target)
     check_interval(target, 0.0, 1.0, _bad_target(op))
     inputs = (input, target, pos_weight)
-    loss = with_gradient("BinaryCrossEntropyWithLogitsBackward0", _logits_forward, _logits_backward, inputs)
+    loss = cast(with_gradient("BinaryCrossEntropyWithLogitsBackward0", _logits_forward, _logits_backward, inputs), target._layout.dtype)
     return reduced(loss if weight is None else loss * weight, reduction, op)
 
 
@@ -249,6 +271,7 @@ def kl_div(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any 
             "only by the batch size, "
             "and aligns with the KL div math definition.",
         )
+    require_fractions("kl_div", input)
     return _kl_div(input, target, reduction, log_target)
 
 
@@ -354,7 +377,8 @@ def margin_ranking_loss(
             "[margin_ranking_loss] : All input tensors should have same dimension but got sizes: "
             f"input1: {input1._layout.shape!r}, input2: {input2._layout.shape!r}, target: {target._layout.shape!r} "
         )
-    return reduced(_hinge(float(margin) - target * (input1 - input2)), reduction, "margin_ranking_loss")
+    require_numbers("margin_ranking_loss", target)
+    return reduced(_hinge(-target * (input1 - input2) + float(margin)), reduction, "margin_ranking_loss")
 
 
 @public(of="nn.functional", steps=True)
@@ -433,7 +457,8 @@ def soft_margin_loss(input: Tensor, target: Tensor, size_average: Any = None, re
     shape, other = tuple(input._layout.shape), tuple(target._layout.shape)
     if broadcast_shapes(shape, other, op="soft_margin_loss") != shape:
         raise ShapeError(f"[soft_margin_loss] expected a target that broadcasts to the input's shape {shape}, got {other}; expand the input")
-    return reduced(_softplus_of_minus(input * target), reduction, "soft_margin_loss")
+    require_fractions("soft_margin_loss", input)
+    return reduced(cast(_softplus_of_minus(input * target), input._layout.dtype), reduction, "soft_margin_loss")
 
 
 @public(of="nn.functional", steps=True)
@@ -443,15 +468,17 @@ def multilabel_soft_margin_loss(
     """Mean over the classes of the binary cross entropies with logits: (N, C), (N, C) -> scalar."""
     reduction = legacy_reduction(size_average, reduce, reduction)
     require_tensors("multilabel_soft_margin_loss", input, target)
+    require_fractions("multilabel_soft_margin_loss", input)
     log = current("logsigmoid", _softplus_of_minus)
     if log is _softplus_of_minus:
-        loss = target * log(input) + (1.0 - target) * log(-input)
+        loss = target * log(input) + (1 - target) * log(-input)
     else:
-        loss = -(target * log(input) + (1.0 - target) * log(-input))
+        loss = -(target * log(input) + (1 - target) * log(-input))
     if weight is not None:
         require_tensors("multilabel_soft_margin_loss", weight)
         loss = loss * weight
-    return reduced(T.mean(loss, input._layout.ndim - 1), reduction, "multilabel_soft_margin_loss")
+    last = input._layout.ndim - 1
+    return reduced(T.sum(loss, last) / float(input._layout.shape[last]), reduction, "multilabel_soft_margin_loss")
 
 
 def _positive(gap: Tensor) -> Tensor:
@@ -475,6 +502,8 @@ def multi_margin_loss(
     reduction = legacy_reduction(size_average, reduce, reduction)
     if p not in (1, 2):
         raise ArgumentError(f"[multi_margin_loss] only p == 1 and p == 2 supported, got {p}")
+    require_fractions("multi_margin_loss", input, bits=32)
+    require_long("multi_margin_loss", target)
     check_reduction("multi_margin_loss", reduction)
     if weight is not None and weight._layout.ndim != 1:
         raise ShapeError(f"[multi_margin_loss] weight must be one-dimensional: expected one per class, got shape {tuple(weight._layout.shape)}")
@@ -508,6 +537,8 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, size_average: Any = No
     """
     reduction = legacy_reduction(size_average, reduce, reduction)
     check_reduction("multilabel_margin_loss", reduction)
+    require_fractions("multilabel_margin_loss", input, bits=32)
+    require_long("multilabel_margin_loss", target)
     if input._layout.shape != target._layout.shape or input._layout.ndim > 2:
         raise ShapeError(
             f"[multilabel_margin_loss] expected input and target of one shape (C) or (N, C), got {tuple(input._layout.shape)} and inconsistent "

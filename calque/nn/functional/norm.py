@@ -14,11 +14,11 @@ from calque import functional as T
 from calque.autograd.assign import assign
 from calque.autograd.superinstruction import superinstruction
 from calque.base.cache import memoised
-from calque.base.dtypes import DType, float64
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.dtypes import DType, float64, int64
+from calque.base.errors import ArgumentError, RankError, ShapeError
 from calque.base.layout import channels_last as channels_last_format
 from calque.base.layout import channels_last_3d, contiguous_format
-from calque.functional.common import cast, require_real, row_major
+from calque.functional.common import cast, require_fractions, require_real, row_major
 from calque.functional.declared import public
 from calque.functional.formats import is_contiguous
 from calque.functional.options import written
@@ -149,8 +149,10 @@ class _Channels:
         return y  # type: ignore[no-any-return]
 
 
-def _trailing(op: str, input: Tensor, normalized_shape: Sequence[int], weight: Any, bias: Any) -> tuple[Dims, Dims, Dims]:
-    """(normalised shape, its dims, the leading dims), checked."""
+def _trailing(
+    op: str, input: Tensor, normalized_shape: Sequence[int], weight: Any, bias: Any, alike: bool = True
+) -> tuple[Dims, Dims, Dims]:  # fmt: skip
+    """(normalised shape, its dims, the leading dims), checked. `alike`: parameters have the dtype of the input, unless that has 16 bits."""
     wanted = tuple(int(n) for n in normalized_shape)
     shape = tuple(input._layout.shape)
     if not wanted:
@@ -164,7 +166,7 @@ def _trailing(op: str, input: Tensor, normalized_shape: Sequence[int], weight: A
         if p is not None:
             if tuple(p._layout.shape) != wanted:
                 raise ShapeError(f"[{op}] expected {name} of the normalized shape {wanted}, got {tuple(p._layout.shape)}")
-            if input._layout.dtype.itemsize > 2:
+            if alike and input._layout.dtype.itemsize > 2:
                 require_dtype(op, input, p)
     lead = len(shape) - len(wanted)
     return wanted, tuple(range(lead, len(shape))), tuple(range(lead))
@@ -186,7 +188,7 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | 
 @public(method=False, of="calque nn.functional", steps=True)
 def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """x / sqrt(mean(x^2) + eps) over the last dims, scaled: (*, normalized_shape) -> the same. `eps` defaults to the dtype's epsilon."""
-    _, dims, lead = _trailing("rms_norm", input, normalized_shape, weight, None)
+    _, dims, lead = _trailing("rms_norm", input, normalized_shape, weight, None, False)
     kind = input._layout.dtype
     small = eps if eps is not None else {"float64": 2.220446049250313e-16}.get(kind.compute.name, 1.1920928955078125e-07)
     count = prod(input._layout.shape[d] for d in dims) * 1.0
@@ -221,6 +223,12 @@ def _rms(dims: Dims, lead: Dims, small: float, count: float, kind: DType) -> tup
 _BY_CHANNELS = {4: channels_last_format, 5: channels_last_3d}  # orders in memory that a result has too
 
 
+def _in_order(input: Tensor) -> Tensor:
+    """The input by rows, or by channels where it lies so."""
+    by_channels = _BY_CHANNELS.get(input._layout.ndim, contiguous_format)
+    return input if input._layout.upright or is_contiguous(input, by_channels) else row_major(input)
+
+
 def _per_channel(ndim: int, channels: int) -> Dims:
     return (1, channels, *(1,) * (ndim - 2))
 
@@ -229,7 +237,7 @@ def _check_channels(op: str, input: Tensor, **parameters: Any) -> None:
     if (parameters.get("running_mean") is None) is not (parameters.get("running_var") is None):
         raise ArgumentError(f"[{op}] running_mean and running_var must either both be None or neither be None: got one; pass both")
     if input._layout.ndim < 2:
-        raise ShapeError(f"[{op}] expected an input (N, C, ...) with at least 2 dims, got shape {tuple(input._layout.shape)}")
+        raise RankError(f"[{op}] expected an input (N, C, ...) with at least 2 dims, got shape {tuple(input._layout.shape)}")
     channels = input._layout.shape[1]
     for name, p in parameters.items():
         if p is not None and tuple(p._layout.shape) != (channels,):
@@ -238,9 +246,10 @@ def _check_channels(op: str, input: Tensor, **parameters: Any) -> None:
                 f"got shape {tuple(p._layout.shape)}; {name} should contain {channels} elements not {p._layout.numel}"
                 + (f"; {hint}" if (hint := channels_last(tuple(input._layout.shape), p._layout.numel)) else "")
             )
-    weight = parameters.get("weight")
-    if weight is not None and input._layout.dtype.itemsize > 2:
-        require_dtype(op, input, weight)
+    if input._layout.dtype.itemsize > 2 and input._layout.dtype.category == 2:  # of integers the function itself is refused
+        for p in parameters.values():
+            if p is not None:
+                require_dtype(op, input, p)
 
 
 @public(of="nn.functional")
@@ -253,10 +262,11 @@ def batch_norm(
     if input._layout.ndim == 1 and not input._layout.numel:  # no samples, of no channels: PyTorch takes it
         return T.clone(input)
     _check_channels("batch_norm", input, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
+    input = _in_order(input)
     shape = tuple(input._layout.shape)
-    if not input._layout.upright and not is_contiguous(input, _BY_CHANNELS.get(len(shape), contiguous_format)):
-        input = row_major(input)
     affine = _per_channel(len(shape), shape[1])
+    if eps < 0:
+        raise ArgumentError(f"[batch_norm] batch_norm eps must be non-negative, but got {eps}; it is added to a variance")
     dims = (0, *range(2, len(shape)))
     if not training:
         if running_mean is None or running_var is None:
@@ -334,7 +344,7 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bia
         raise ShapeError(f"[group_norm] Expected more than 1 value per channel when training, got input size {list(shape)}")
     each = shape[1] // num_groups
     kernel = _Channels((shape[0], num_groups, each, prod(shape[2:])), (2, 3), (1, num_groups, each, 1), eps)
-    return kernel("NativeGroupNormBackward0", input, weight, bias)
+    return kernel("NativeGroupNormBackward0", _in_order(input), weight, bias)
 
 
 @public(of="nn.functional")
@@ -382,6 +392,8 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
         raise ArgumentError(f"[local_response_norm] expected size >= 1, got {size}; it counts neighbouring channels")
     if not input._layout.numel:
         return input
+    if input._layout.dtype is not int64:
+        require_fractions("local_response_norm", input)
     channels = input._layout.shape[1]
     squares = input * input
     average = "avg_pool2d" if input._layout.ndim == 3 else "avg_pool3d"

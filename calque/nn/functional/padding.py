@@ -12,7 +12,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import contiguous_strides, whole
 from calque.base.text import shown
-from calque.functional.common import is_tensor, prim
+from calque.functional.common import is_tensor, prim, require_numbers
 from calque.functional.declared import public
 from calque.functional.formats import owned
 from calque.functional.options import filled
@@ -44,6 +44,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     if value:
         raise ArgumentError(f"[pad] Padding mode {shown(mode)} doesn't take in value argument, got {value}")
     _check_image(mode, tuple(input._layout.shape), sides)
+    if mode != "circular":
+        require_numbers("pad", input)
     padded = input if mode == "circular" else kinked(widened(input))
     for d, (before, after) in sorted(pairs.items(), reverse=True):
         if before or after:

@@ -5,6 +5,7 @@ The gradient of a maximum goes to the first largest element of its window, as in
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +13,11 @@ import numpy as np
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.cache import Cache
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.errors import ArgumentError, RankError, ShapeError
 from calque.base.shapes import contiguous_strides, listed, whole
 from calque.base.text import shown
 from calque.functional.blame import signed
-from calque.functional.common import cast, linked, prim, require_real
+from calque.functional.common import cast, linked, prim, require_fractions, require_real
 from calque.functional.declared import public
 from calque.functional.precision import as_given
 from calque.nn.functional.checks import check_norm, require_filled
@@ -35,7 +36,7 @@ _KNOWN = Cache("pooling windows", 4000, 1 / 128)
 def _windows(op: str, x: Tensor, settings: tuple[Any, ...], ceil_mode: bool) -> Windows:
     kernel, stride, padding, dilation = settings
     k = sizes(op, "kernel_size", kernel, 2, 1)
-    s = k if stride is None or isinstance(stride, tuple) and not stride else sizes(op, "stride", stride, 2, 1)
+    s = k if stride is None or isinstance(stride, (tuple, list)) and not stride else sizes(op, "stride", stride, 2, 1)
     p, d = sizes(op, "padding", padding, 2, 0), sizes(op, "dilation", dilation, 2, 1)
     key = (op, x._layout, k, s, p, d, bool(ceil_mode))
     found: Windows | None = _KNOWN.get(key)
@@ -49,7 +50,7 @@ def _batched(op: str, x: Tensor, n: int) -> tuple[Tensor, Any]:
     require_real(op, x)
     single = x._layout.ndim == n + 1
     if not single and x._layout.ndim != n + 2:
-        raise ShapeError(f"[{op}] Expected {n + 1}D or {n + 2}D input, but got {list(x._layout.shape)}")
+        raise RankError(f"[{op}] Expected {n + 1}D or {n + 2}D input, but got {list(x._layout.shape)}")
     if single:
         x = T.unsqueeze(x, 0)
     if n == 1:
@@ -66,6 +67,11 @@ def _batched(op: str, x: Tensor, n: int) -> tuple[Tensor, Any]:
 def _row(op: str, value: Any, fill: int) -> Any:
     """A 1-d setting as a 2-d one of height `fill`."""
     return (fill, sizes(op, "size", value, 1, 0)[0])
+
+
+def _row_of_steps(op: str, stride: Any, k: Any) -> Any:
+    """The 1-d stride as a 2-d one: by default that of windows side by side."""
+    return k if stride is None or isinstance(stride, (tuple, list)) and not stride else _row(op, stride, 1)
 
 
 def _chosen(w: Windows, x: Tensor) -> Tensor:
@@ -293,8 +299,10 @@ def max_pool1d(
 ) -> Any:  # fmt: skip
     """Largest element of every window: (N, C, L) -> (N, C, L')."""
     op = "max_pool1d"
+    if not return_indices:
+        require_fractions(op, input)
     k = _row(op, kernel_size, 1)
-    settings = (k, k if stride is None else _row(op, stride, 1), _row(op, padding, 0), _row(op, dilation, 1))
+    settings = (k, _row_of_steps(op, stride, k), _row(op, padding, 0), _row(op, dilation, 1))
     return _max_pool(op, 1, input, settings, ceil_mode, return_indices)
 
 
@@ -329,6 +337,8 @@ def _window_sums(w: Windows, x: Tensor) -> Tensor:
 
 
 def _avg_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mode: bool, include_pad: bool, divisor: int | None) -> Tensor:
+    if input._layout.dtype is not dt.int64:
+        require_fractions(op, input)
     x, back = _batched(op, input, n)
     if divisor == 0:
         raise ArgumentError(f"[{op}] divisor must be not zero")
@@ -360,8 +370,14 @@ def avg_pool1d(
 ) -> Tensor:
     """Mean of every window: (N, C, L) -> (N, C, L')."""
     k, padding = _row("avg_pool1d", kernel_size, 1), _row("avg_pool1d", padding, 0)
-    settings = (k, k if stride is None else _row("avg_pool1d", stride, 1), padding)
+    settings = (k, _row_of_steps("avg_pool1d", stride, k), padding)
     return _avg_pool("avg_pool1d", 1, input, settings, ceil_mode, count_include_pad, None)
+
+
+def largest_norm(pool: Any, input: Tensor, norm_type: float, kernel_size: Any, stride: Any, ceil_mode: bool) -> Tensor:
+    """The largest (for -inf the smallest) size in every window: what norms of higher and higher order go to."""
+    sign = 1.0 if norm_type > 0 else -1.0
+    return pool(T.abs(input) * sign, kernel_size, stride, 0, 1, ceil_mode) * sign  # type: ignore[no-any-return]
 
 
 @public(of="nn.functional")
@@ -369,6 +385,8 @@ def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = N
     """(sum of x ** p) ** (1 / p) over every window: (N, C, H, W) -> (N, C, H', W')."""
     k = sizes("lp_pool2d", "kernel_size", kernel_size, 2, 1)
     check_norm("lp_pool2d", norm_type)
+    if norm_type in (math.inf, -math.inf):
+        return largest_norm(current("max_pool2d", max_pool2d), input, norm_type, kernel_size, stride, ceil_mode)
     means = current("avg_pool2d", avg_pool2d)(input ** float(norm_type), k, stride, 0, ceil_mode)
     return (T.sign(means) * current("relu", T.relu)(T.abs(means)) * float(k[0] * k[1])) ** (1.0 / float(norm_type))
 
@@ -378,6 +396,8 @@ def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = N
     """(sum of x ** p) ** (1 / p) over every window: (N, C, L) -> (N, C, L')."""
     k = sizes("lp_pool1d", "kernel_size", kernel_size, 1, 1)[0]
     check_norm("lp_pool1d", norm_type)
+    if norm_type in (math.inf, -math.inf):
+        return largest_norm(current("max_pool1d", max_pool1d), input, norm_type, kernel_size, stride, ceil_mode)
     means = current("avg_pool1d", avg_pool1d)(input ** float(norm_type), k, stride, 0, ceil_mode)
     return (T.sign(means) * current("relu", T.relu)(T.abs(means)) * float(k)) ** (1.0 / float(norm_type))
 
@@ -437,6 +457,7 @@ def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
 
 
 def _adaptive_max(op: str, x: Tensor, output_size: Any) -> tuple[Tensor, Tensor]:
+    require_fractions(op, x)
     height, width = x._layout.shape[2:]
     out = _target(op, output_size, (height, width))
     x = kinked(x)
@@ -463,7 +484,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     return tuple(found) if return_indices else found[0]
 
 
-@public(method=False, of="calque nn.functional", steps=True)
+@public(of="nn.functional", steps=True)
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Maximum over windows that divide the sequence into `output_size`: (N, C, L) -> (N, C, output_size)."""
     if (others := current("adaptive_max_pool1d_with_indices", adaptive_max_pool1d)) is not adaptive_max_pool1d and not return_indices:

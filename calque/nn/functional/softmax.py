@@ -9,7 +9,7 @@ from calque.autograd.superinstruction import superinstruction
 from calque.base import dtypes as dt
 from calque.base.cache import memoised
 from calque.base.errors import no_tensor
-from calque.functional.common import cast, row_major
+from calque.functional.common import cast, require_fractions, row_major
 from calque.functional.declared import public
 from calque.nn.functional.rows import Dims, largest, one_dim, positions, powers, total, wide
 from calque.nn.gradient import Saved, formula, with_gradient
@@ -33,8 +33,8 @@ def _prepared(name: str, input: Tensor, dim: int | None, dtype: Any) -> tuple[Te
         dim = _default_dim(name, layout.ndim)
     if dtype is not None:
         input = cast(input, dtype)
-    elif layout.dtype.category < 2:
-        input = cast(input, dt.get_default_dtype())
+    else:
+        require_fractions(name, input)
     return row_major(input), one_dim(input, dim, name)
 
 

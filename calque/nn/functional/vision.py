@@ -14,7 +14,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import contiguous_strides, listed, whole
 from calque.base.text import shown
-from calque.functional.common import cast, prim, require_dims, require_real
+from calque.functional.common import cast, prim, require_dims, require_fractions, require_real, row_major
 from calque.functional.declared import public
 from calque.functional.formats import owned
 from calque.functional.precision import as_given
@@ -132,7 +132,7 @@ def _separable(x: Tensor, out: list[int], scales: list[Any], weights: Callable[.
             x = T.transpose(T.matmul(T.transpose(x, d, -1), T.transpose(matrix, 0, 1)), d, -1)
         if of_bytes:
             x = T.clamp(T.floor(x + 0.5), 0.0, 255.0)
-    return cast(x, given)
+    return cast(row_major(x), given)
 
 
 def _output_sizes(hw: tuple[int, ...], size: Any, scale_factor: Any, recompute: bool) -> tuple[list[int], list[Any]]:
@@ -193,6 +193,8 @@ def interpolate(
         )
     out, scales = _output_sizes(tuple(input._layout.shape[2:]), size, scale_factor, bool(recompute_scale_factor))
     if mode in ("nearest", "nearest-exact"):
+        if input._layout.dtype is not dt.uint8:
+            require_fractions("interpolate", input)
         return _nearest(input, out, scales, mode == "nearest-exact")
     if input._layout.dtype.category < 2 and (mode == "area" or input._layout.dtype is not dt.uint8):
         raise not_of_integers("interpolate", input)
@@ -289,6 +291,8 @@ def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0,
     require_dims("unfold", input, 3, 4)
     if input._layout.ndim == 3:
         return T.squeeze(unfold(T.unsqueeze(input, 0), kernel_size, dilation, padding, stride), 0)
+    if input._layout.dtype.category == 1:
+        require_fractions("unfold", input)
     n, c, *hw = input._layout.shape
     k, d, p, s, padded, out = _columns("unfold", hw, kernel_size, dilation, padding, stride)
     x = pad(input, (p[1], p[1], p[0], p[0])) if any(p) else input
@@ -302,6 +306,8 @@ def fold(input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, p
     require_dims("fold", input, 2, 3)
     if input._layout.ndim == 2:
         return T.squeeze(fold(T.unsqueeze(input, 0), output_size, kernel_size, dilation, padding, stride), 0)
+    if input._layout.dtype.category == 1:
+        require_fractions("fold", input)
     hw = sizes("fold", "output_size", output_size, 2, 1)
     k, d, p, s, padded, out = _columns("fold", hw, kernel_size, dilation, padding, stride)
     n, columns, count = input._layout.shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from calque.nn.functional.pooling import (
     adaptive_max_pool1d,
     adaptive_max_pool2d,
     avg_pool2d,
+    largest_norm,
     max_pool2d,
 )
 from calque.nn.functional.rows import kinked, wide
@@ -190,6 +192,8 @@ def lp_pool3d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = N
     """(sum of x ** p) ** (1 / p) over every window: (N, C, D, H, W) -> (N, C, D', H', W')."""
     k = sizes("lp_pool3d", "kernel_size", kernel_size, 3, 1)
     check_norm("lp_pool3d", norm_type)
+    if norm_type in (math.inf, -math.inf):
+        return largest_norm(current("max_pool3d", max_pool3d), input, norm_type, kernel_size, stride, ceil_mode)
     means = current("avg_pool3d", avg_pool3d)(input ** float(norm_type), k, stride, 0, ceil_mode)
     return (T.sign(means) * current("relu", T.relu)(T.abs(means)) * float(k[0] * k[1] * k[2])) ** (1.0 / norm_type)
 
@@ -257,7 +261,7 @@ def adaptive_max_pool2d_with_indices(input: Tensor, output_size: Any, return_ind
     return adaptive_max_pool2d(input, output_size, True)
 
 
-@public(of="nn.functional")
+@public("calque.adaptive_max_pool1d", of="nn.functional", method=False)
 def adaptive_max_pool1d_with_indices(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """`adaptive_max_pool1d` and the positions of the maxima."""
     return adaptive_max_pool1d(input, output_size, True)
