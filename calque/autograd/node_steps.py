@@ -38,14 +38,16 @@ KINDS = 8  # layouts of gradients that a rule is watched for
 class WatchedCall:
     """A call that was watched: what runs its function again, and has its rules watched, in one thread at a time (`lock`). `shadows`: its operands,
     where they stand among the arguments; `dismiss()`: its function makes nodes of its own from now on; `nodes`: the graph that it made, of these and
-    of `values`: operands, storages of the results of steps, None for what makes nothing. No memory of the user's is kept."""
+    of `values`: operands, storages of the results of steps, None for what makes nothing; `needed`: numbers of the operands and steps that make
+    what the rules are given. No memory of the user's is kept."""
 
-    __slots__ = ("function", "args", "keywords", "shadows", "dismiss", "nodes", "values", "lock")
+    __slots__ = ("function", "args", "keywords", "shadows", "dismiss", "nodes", "values", "needed", "lock")
 
     def __init__(self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any], shadows: list[Any], dismiss: Callable[[], Any]) -> None:
         self.function, self.args, self.keywords, self.shadows, self.dismiss = function, args, keywords, shadows, dismiss
         self.nodes: list[Any] = []
         self.values: list[Any] = []
+        self.needed: set[int] = set()
         self.lock = threading.Lock()
 
     def again(self, number: int, node: FunctionNode, grad: Any) -> Sequence[Any]:
@@ -56,7 +58,7 @@ class WatchedCall:
         if create:  # who differentiates twice does so at every step, and running the function twice costs more than its steps save
             self.dismiss()
         for k, (x, version) in enumerate(zip(operands, versions, strict=True)):
-            if isinstance(x, Tensor) and modified(x._storage, version):
+            if isinstance(x, Tensor) and modified(x._storage, version) and k in self.needed:
                 raise AutogradError(
                     f"[backward] {node.name()} (recorded at {node.line}) needs its operand {k} once more, for create_graph=True, but it has been "
                     "modified by an inplace operation; use the out-of-place form there, or clone() the value first"
@@ -70,7 +72,7 @@ class WatchedCall:
             finally:
                 state.grad = create
             nodes = nodes_of(found, given)
-            if [n.name() for n in nodes] == [n.name() for n in self.nodes]:
+            if _operations(nodes) == _operations(self.nodes):
                 return apply_node(nodes[number], grad, True)
         raise AssertionError(f"{self.function.__name__} makes another graph than before")
 
@@ -219,6 +221,11 @@ def _as_it_was(x: Tensor, target: Tensor | GradNode | None) -> Tensor:
     return other
 
 
+def _operations(nodes: Sequence[Any]) -> list[str]:
+    """What nodes are of. Whether a cat is called a stack depends on whether the nodes before it have the numbers before its own."""
+    return [node.name().replace("StackBackward0", "CatBackward0") for node in nodes]
+
+
 def _layout_of(x: Any) -> Any:
     return None if x is None else x.layout
 
@@ -264,6 +271,7 @@ def graph_of(trace: Eager, watched: Watched, found: Any, call: WatchedCall) -> N
         if any(k >= len(watched.operands) + len(watched.members) for k in rule.uses):
             return None
         plans.append(NodePlan(node.name(), (view,), rule, tuple([-1 if t is None else targets[id(t)] for t in node.next]), tuple(rule.uses)))
+    call.needed = watched.needed({use for plan in plans for use in plan.uses})
     call.emptied()
     return NodePlans(plans, places)
 
