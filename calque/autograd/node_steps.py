@@ -66,12 +66,7 @@ class WatchedCall:
         nodes: list[Any] = []
         for handles in (with_history, _as_it_was) if create else (_as_it_was,):  # who wants a gradient may be others now
             given = [handles(x, target) if isinstance(x, Tensor) else x for x, target in zip(operands, targets, strict=True)]
-            state.grad = True
-            try:
-                found = self._run(given)
-            finally:
-                state.grad = create
-            nodes = nodes_of(found, given)
+            nodes = nodes_of(self._with_graph(given), given)
             if _operations(nodes) == _operations(self.nodes):
                 return apply_node(nodes[number], grad, True)
         raise AssertionError(f"{self.function.__name__} makes another graph than before")
@@ -112,6 +107,21 @@ class WatchedCall:
         """What `values` are of a call."""
         made = zip(watched.members, watched.handles[len(shadows) :], strict=True)
         return [*shadows, *[None if member.how.__class__ is tuple else t._storage for member, t in made]]
+
+    def _with_graph(self, given: Sequence[Any]) -> Any:
+        """What the function gives, with the nodes that it makes, also inside of transforms that were entered where no gradient was wanted."""
+        state = local.state
+        before, frames, trace = state.grad, [], state.trace
+        while trace.transforms:
+            frames.append((trace, trace.grad))
+            trace.grad, trace = True, trace.outer
+        state.grad = True
+        try:
+            return self._run(given)
+        finally:
+            state.grad = before
+            for frame, grad in frames:
+                frame.grad = grad
 
     def _run(self, given: Sequence[Any]) -> Any:
         return self.function(*self._with(self.args, given), **{name: self._with(x, given) for name, x in self.keywords.items()})

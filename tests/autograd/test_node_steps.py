@@ -154,6 +154,22 @@ def test_operands_that_a_rule_is_given_may_not() -> None:
             calque.autograd.grad(y.sum(), x, create_graph=turn > 3)
 
 
+@pytest.mark.parametrize("name", ["linear", "std"])
+def test_transforms_where_no_gradient_is_wanted_run_the_function_again_with_its_graph(name: str) -> None:
+    w, b = calque.randn(2, 5, dtype=calque.float64), calque.randn(2, dtype=calque.float64)
+    functions = {"linear": lambda x: F.linear(x.view(4, 5) * 2, w, b), "std": lambda x: calque.std(x.view(4, 5) * 2, 1)}
+    flat = calque.randn(20, dtype=calque.float64)
+    wanted = calque.func.jacrev(functions[name])(flat).numpy()
+    superinstruction._known.clear()
+    for _ in range(5):
+        x = flat.clone().requires_grad_()
+        functions[name](x).sum().backward()
+        x.grad.numpy()
+    with calque.no_grad():
+        found = calque.func.jacrev(functions[name])(flat)
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-12)
+
+
 def test_a_graph_is_there_once_unless_it_is_kept() -> None:
     def freed(x: Any, y: Any) -> None:
         total = y.square().sum()
