@@ -38,6 +38,11 @@ assert issubclass(_LRScheduler, LRScheduler) or _LRScheduler is LRScheduler
 assert (torch.distributions.Normal, torch.distributions.Normal) in _KL_REGISTRY and Module is torch.nn.Module
 assert isinstance(torch.distributions.ExpTransform().inv, _InverseTransform)
 assert _calculate_fan_in_and_fan_out(torch.ones(3, 4)) == (4, 3) and _calculate_correct_fan(torch.ones(3, 4), "fan_out") == 3
+import inspect
+for kind in (torch.optim.Adam, torch.optim.SGD, torch.nn.Conv2d, torch.nn.LSTM, torch.optim.lr_scheduler.OneCycleLR):  # as torchtuples looks for `lr`
+    wanted = [p.name for p in inspect.signature(kind.__init__).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    assert set(wanted) <= set(kind.__init__.__code__.co_varnames) and len(wanted) >= (1 if kind is torch.nn.LSTM else 4)
+
 class Factorized(torch.nn.Module):  # as tltorch's, whose weight has a shape and no memory of it
     shape = (3, 4, 5)
 
