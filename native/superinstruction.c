@@ -637,8 +637,10 @@ static PyObject *by_steps(Superinstruction *whole, PyObject *trace, PyObject *no
 PyObject *gradients_by(PyObject *formulas, PyObject *trace, PyObject *node, PyObject *gradient) {
     PyObject *found = NULL;
     Py_INCREF(formulas); /* another thread may give the edge others */
-    for (Py_ssize_t k = 0; found == NULL && !PyErr_Occurred() && k < PyTuple_GET_SIZE(formulas); k++)
-        found = by_steps((Superinstruction *)PyTuple_GET_ITEM(formulas, k), trace, node, gradient);
+    for (Py_ssize_t k = 0; found == NULL && !PyErr_Occurred() && k < PyTuple_GET_SIZE(formulas); k++) {
+        PyObject *whole = PyTuple_GET_ITEM(formulas, k);
+        if (Py_IS_TYPE(whole, &Superinstruction_Type)) found = by_steps((Superinstruction *)whole, trace, node, gradient);
+    }
     Py_DECREF(formulas);
     return found;
 }

@@ -79,7 +79,7 @@ def _found(trace: Eager, node: GradNode, grad: Tensor, rule: Rule) -> Any:
     elif known is True and guards is not None:
         known, size = _watched(trace, node, grad, rule, guards)
         _known.keep(key, known, size)
-    return None if known is True else known
+    return None if known is True or known is _BY_NUMBER else known
 
 
 def _guards(node: GradNode, grad: Tensor, any_number: bool) -> tuple[Any, ...] | None:

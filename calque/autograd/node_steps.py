@@ -38,14 +38,16 @@ KINDS = 8  # layouts of gradients that a rule is watched for
 class WatchedCall:
     """A call that was watched: what runs its function again, and has its rules watched, in one thread at a time (`lock`). `shadows`: its operands,
     where they stand among the arguments; `dismiss()`: its function makes nodes of its own from now on; `nodes`: the graph that it made, of these and
-    of `values`: operands, storages of the results of steps, None for what makes nothing. No memory of the user's is kept."""
+    of `values`: operands, storages of the results of steps, None for what makes nothing; `needed`: numbers of the operands and steps that make
+    what the rules are given. No memory of the user's is kept."""
 
-    __slots__ = ("function", "args", "keywords", "shadows", "dismiss", "nodes", "values", "lock")
+    __slots__ = ("function", "args", "keywords", "shadows", "dismiss", "nodes", "values", "needed", "lock")
 
     def __init__(self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any], shadows: list[Any], dismiss: Callable[[], Any]) -> None:
         self.function, self.args, self.keywords, self.shadows, self.dismiss = function, args, keywords, shadows, dismiss
         self.nodes: list[Any] = []
         self.values: list[Any] = []
+        self.needed: set[int] = set()
         self.lock = threading.Lock()
 
     def again(self, number: int, node: FunctionNode, grad: Any) -> Sequence[Any]:
@@ -56,7 +58,7 @@ class WatchedCall:
         if create:  # who differentiates twice does so at every step, and running the function twice costs more than its steps save
             self.dismiss()
         for k, (x, version) in enumerate(zip(operands, versions, strict=True)):
-            if isinstance(x, Tensor) and modified(x._storage, version):
+            if isinstance(x, Tensor) and modified(x._storage, version) and k in self.needed:
                 raise AutogradError(
                     f"[backward] {node.name()} (recorded at {node.line}) needs its operand {k} once more, for create_graph=True, but it has been "
                     "modified by an inplace operation; use the out-of-place form there, or clone() the value first"
@@ -64,13 +66,8 @@ class WatchedCall:
         nodes: list[Any] = []
         for handles in (with_history, _as_it_was) if create else (_as_it_was,):  # who wants a gradient may be others now
             given = [handles(x, target) if isinstance(x, Tensor) else x for x, target in zip(operands, targets, strict=True)]
-            state.grad = True
-            try:
-                found = self._run(given)
-            finally:
-                state.grad = create
-            nodes = nodes_of(found, given)
-            if [n.name() for n in nodes] == [n.name() for n in self.nodes]:
+            nodes = nodes_of(self._with_graph(given), given)
+            if _operations(nodes) == _operations(self.nodes):
                 return apply_node(nodes[number], grad, True)
         raise AssertionError(f"{self.function.__name__} makes another graph than before")
 
@@ -110,6 +107,21 @@ class WatchedCall:
         """What `values` are of a call."""
         made = zip(watched.members, watched.handles[len(shadows) :], strict=True)
         return [*shadows, *[None if member.how.__class__ is tuple else t._storage for member, t in made]]
+
+    def _with_graph(self, given: Sequence[Any]) -> Any:
+        """What the function gives, with the nodes that it makes, also inside of transforms that were entered where no gradient was wanted."""
+        state = local.state
+        before, frames, trace = state.grad, [], state.trace
+        while trace.transforms:
+            frames.append((trace, trace.grad))
+            trace.grad, trace = True, trace.outer
+        state.grad = True
+        try:
+            return self._run(given)
+        finally:
+            state.grad = before
+            for frame, grad in frames:
+                frame.grad = grad
 
     def _run(self, given: Sequence[Any]) -> Any:
         return self.function(*self._with(self.args, given), **{name: self._with(x, given) for name, x in self.keywords.items()})
@@ -219,6 +231,11 @@ def _as_it_was(x: Tensor, target: Tensor | GradNode | None) -> Tensor:
     return other
 
 
+def _operations(nodes: Sequence[Any]) -> list[str]:
+    """What nodes are of. Whether a cat is called a stack depends on whether the nodes before it have the numbers before its own."""
+    return [node.name().replace("StackBackward0", "CatBackward0") for node in nodes]
+
+
 def _layout_of(x: Any) -> Any:
     return None if x is None else x.layout
 
@@ -264,6 +281,7 @@ def graph_of(trace: Eager, watched: Watched, found: Any, call: WatchedCall) -> N
         if any(k >= len(watched.operands) + len(watched.members) for k in rule.uses):
             return None
         plans.append(NodePlan(node.name(), (view,), rule, tuple([-1 if t is None else targets[id(t)] for t in node.next]), tuple(rule.uses)))
+    call.needed = watched.needed({use for plan in plans for use in plan.uses})
     call.emptied()
     return NodePlans(plans, places)
 

@@ -220,7 +220,7 @@ class Watched(Eager):
         ends = [end for t in values if (end := self._end(t, places)) is not None]
         if len(ends) < len(values):
             return False
-        needed = self._needed({end[0] for end in ends} | {place for node in nodes for place in node.uses})
+        needed = self.needed({end[0] for end in ends} | {place for node in nodes for place in node.uses})
         given = [place for place in range(len(self.operands)) if guards is None or every or not place or place in needed]
         told = None if guards is None else guards(given)
         if guards is not None and told is None:
@@ -236,7 +236,7 @@ class Watched(Eager):
         kept = sum(member[0].nbytes for member in members if member[0].__class__ is np.ndarray)
         return made, WHOLE + MEMBER * len(members) + kept + NODE * len(plans)
 
-    def _needed(self, wanted: set[int]) -> set[int]:
+    def needed(self, wanted: set[int]) -> set[int]:
         """Operands and steps that make what is wanted, or codes of checks."""
         first = len(self.operands)
         needed = wanted | {first + k for k, member in enumerate(self.members) if member.check}

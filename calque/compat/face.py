@@ -102,8 +102,11 @@ def _module(path: str) -> Any:
     return importlib.import_module(path) if finder.installed() else face(path)
 
 
-# Packages with a module for each class or few -> their base class, which every module has imported, and where libraries take it from.
-BASES = {"torch.distributions": ("Distribution",), "torch.nn.modules": ("Module",), "torch.optim": ("Optimizer",)}
+# Packages with a module for each class or few -> classes that modules of theirs have imported, and where libraries take them from.
+BASES = {
+    "torch.distributions": ("Distribution",), "torch.nn.modules": ("Module",), "torch.optim": ("Optimizer",),
+    "torch.utils.data": ("BatchSampler", "Dataset", "IterableDataset", "RandomSampler", "Sampler", "SequentialSampler"),
+}  # fmt: skip
 
 
 def _shown(path: str, name: str, source: Any) -> bool:

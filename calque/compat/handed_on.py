@@ -83,6 +83,7 @@ HANDED_ON: dict[str, tuple[str, ...]] = {
         "typing: Any Dict List Optional Tuple Union",
         "torch._jit_internal: BroadcastingList1 BroadcastingList2 BroadcastingList3",
     ),
+    "torch.masked": ("calque.compat.refused: is_masked_tensor=no", "refused: MaskedTensor as_masked_tensor masked_tensor"),
     "torch.mps": ("absent: MPS",),
     "torch.mtia": ("absent: MTIA",),
     "torch.nn.modules.batchnorm": ("calque.nn.modules.norm: _BatchNorm _NormBase=_Running",),

@@ -121,6 +121,16 @@ class DataLoader(Generic[T_co]):
         """Whether the loader makes batches (False: it passes single samples on)."""
         return self.batch_sampler is not None or (self.streamed and self.batch_size is not None)
 
+    @property
+    def _auto_collation(self) -> bool:
+        """PyTorch's name of `batched`: subclasses of programs hand whole lists of indices to the dataset by another answer."""
+        return self.batched
+
+    @property
+    def _index_sampler(self) -> Any:
+        """PyTorch's name of what `indices` goes through, which such subclasses choose, too."""
+        return self.batch_sampler if self.batch_sampler is not None else self.sampler
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED and getattr(self, "_ready", False):
             raise ArgumentError(f"[DataLoader] expected {name} to be given to the constructor; it cannot be changed afterwards")
@@ -253,10 +263,10 @@ class DataLoader(Generic[T_co]):
 
     def indices(self) -> Iterator[Any]:
         """One pass over what the workers are asked for: lists of indices, or single indices without batches."""
-        return iter(self.batch_sampler if self.batch_sampler is not None else self.sampler)  # type: ignore[arg-type]
+        return iter(self._index_sampler)
 
     def index_fetcher(self, seed: int) -> IndexFetcher:
-        return IndexFetcher(self.dataset, self.collate_fn, self.batched, seed)
+        return IndexFetcher(self.dataset, self.collate_fn, self._auto_collation, seed)
 
     def stream_fetcher(self, seed: int) -> StreamFetcher:
         return StreamFetcher(self.dataset, self.collate_fn, self.batch_size, self.drop_last, seed)
@@ -288,7 +298,7 @@ class DataLoader(Generic[T_co]):
             self._method = "thread"
             return None
         setup = {
-            "workers": workers, "seed": seed, "streamed": self.streamed, "batched": self.batched, "batch_size": self.batch_size,
+            "workers": workers, "seed": seed, "streamed": self.streamed, "batched": self._auto_collation, "batch_size": self.batch_size,
             "drop_last": self.drop_last,
             "main": payload.main, "path": list(sys.path), "argv": list(sys.argv), "folder": os.getcwd(), "torch": "calque.compat.run" in sys.modules,
         }  # fmt: skip

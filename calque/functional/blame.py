@@ -19,6 +19,7 @@ import numpy as np
 from calque.base.errors import ArgumentError, CalqueError, DTypeError, NotDense, OutOfRangeError, ShapeError, how_to_pass, no_tensor
 from calque.base.text import clipped, described, shown, type_name
 from calque.functional.common import Function, is_number, is_tensor
+from calque.functional.constructing import constructing
 from calque.functional.kinds import foreign, kind_for, sure_kind
 from calque.functional.subclasses import ask, others, public_function
 from calque.observe.source import inside_package
@@ -531,9 +532,10 @@ def explaining(name: str, function: Any, module: str) -> Any:
     writes = _takes_out(function, module) and not _has_out(code)
     if plain and count in POSITIONAL:
         call = POSITIONAL[count](name, function, writes, module)
-        names = code.co_varnames[:count]
-        call.__code__ = call.__code__.replace(co_varnames=names + call.__code__.co_varnames[count:])
+        call.__code__ = call.__code__.replace(co_varnames=code.co_varnames[:count] + call.__code__.co_varnames[count:])
         call.__defaults__ = (*(function.__defaults__ or ()), None, None) if writes else function.__defaults__
+    elif function.__name__ == "__init__":
+        call = constructing(function, lambda a, k, error: answer(name, function, a, k, error, module), NOTHING)
     else:
         call = _of_any(name, function, writes, module)
     call.__wrapped__, call.__doc__, call.__annotations__ = function, function.__doc__, function.__annotations__

@@ -67,7 +67,7 @@ def calculate_gain(nonlinearity: str, param: Any = None) -> float:
 
 
 def _fans(t: Tensor) -> tuple[int, int]:
-    shape = t._layout.shape
+    shape = t.shape  # of whatever has one: programs ask for the fans of tensors that are factorised modules
     if len(shape) < 2:
         raise ShapeError(f"[init] Fan in and fan out can not be computed for tensor with fewer than 2 dimensions, got shape {tuple(shape)}")
     field = math.prod(shape[2:])

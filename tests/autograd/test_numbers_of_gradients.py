@@ -11,6 +11,8 @@ import pytest
 
 import calque
 from calque.autograd import formula
+from calque.base.native import hot
+from calque.record.recorder import local
 
 CASES: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
     "x * h": (lambda x, h: x * h, lambda x, h: h + 0 * x),
@@ -67,3 +69,16 @@ def test_numbers_that_gradients_decide_by_have_functions_of_their_own() -> None:
         (found,) = calque.autograd.grad((x ** float(h)).sum(), x)
         expected = [0.0 if h > 1 or h == 0 else 1.0, h, h * 2 ** (h - 1)]
         assert found.tolist() == pytest.approx(expected, rel=1e-6), h
+
+
+@pytest.mark.skipif(hot is None, reason="Calque was installed without a C compiler")
+@pytest.mark.usefixtures("as_users")
+def test_edges_know_superinstructions_alone() -> None:
+    """A rule that decides by its number has one for each; that it does is no superinstruction, and the compiled module would read it as one."""
+    for _ in range(6):
+        x = calque.tensor([0.5, 1.0, 2.0], requires_grad=True)
+        x.detach().numpy()
+        y = x**2.75
+        calque.autograd.grad(y.sum(), x)[0].numpy()
+        assert [f.__class__ for f in y._grad_fn.edge.formula] == [hot.Superinstruction] * len(y._grad_fn.edge.formula)
+    assert y._grad_fn.edge.formula and hot.gradients((object(),), local.state.trace, y._grad_fn, y) is None

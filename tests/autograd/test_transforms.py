@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import Any
@@ -480,3 +481,32 @@ def test_an_index_of_every_slice() -> None:
     assert values.tolist() == [0.0, 28.0, 88.0] and tangents.tolist() == [3.0, 11.0, 19.0]
     with pytest.raises(BatchError, match=r"calling \.item\(\)"):
         vmap(lambda a, j: a * j.item())(x, i)
+
+
+@pytest.mark.parametrize("f", [
+    lambda x, w: (x * w).prod(), lambda x, w: (x @ w.T).cumprod(1).sum(), lambda x, w: calque.fft.rfft(x * w).abs().pow(3).sum(),
+    lambda x, w: calque.linalg.inv(x @ w.T + 3 * calque.eye(2)).square().sum(), lambda x, w: F.max_pool1d((x * w)[None], 2).pow(3).sum(),
+    lambda x, w: (x * w).softmax(1).square().sum(),
+], ids=["prod", "cumprod", "rfft", "inv", "max_pool1d", "softmax"])  # fmt: skip
+def test_transforms_ask_for_gradients_where_none_are_wanted(f: Any) -> None:
+    """`no_grad` around a transform leaves results without a history; inside, what is the same for all slices has one all the same."""
+    x, w = calque.randn(2, 3), calque.randn(2, 3).requires_grad_()
+    weights = calque.tensor([1.0, -2.0])
+
+    def found() -> list[Any]:
+        of_x = functools.partial(f, w=w)
+        return [
+            *[outer(inner(of_x))(x) for outer, inner in itertools.product((func.jacrev, func.jacfwd), repeat=2)],
+            vmap(lambda a: func.grad(lambda v: f(v, w) * a)(x))(weights), vmap(lambda a: func.grad(of_x)(x) * a)(weights),
+            vmap(lambda a: func.jvp(of_x, (x,), (a * x,))[1])(weights), func.jvp(of_x, (x,), (x,))[1],
+            vmap(lambda a: func.grad(lambda v: f(x * a, v))(w))(weights),
+        ]  # fmt: skip
+
+    wanted = found()
+    with calque.no_grad():
+        quiet = found()
+    for a, b in zip(quiet, wanted, strict=True):
+        assert not a.requires_grad and bool(b.detach().abs().max() > 1e-6)
+        near(a, b, 1e-8)
+    for a, b in itertools.combinations(quiet[:4], 2):  # second derivatives, in four ways
+        near(a, b, 1e-8)

@@ -24,15 +24,29 @@ from torch.nn.modules.transformer import _get_activation_fn, _get_clones
 from torch.nn.utils import prune
 from torch.optim.lr_scheduler import LRScheduler, _LRScheduler
 import torch.utils._foreach_utils
+from torch.nn.modules.transformer import LayerNorm, MultiheadAttention
+from torch.utils.data.dataloader import Dataset, RandomSampler, Sampler
 from torch.optim.optimizer import Optimizer, ParamsT, _get_value, _use_grad_for_differentiable, required
 
 assert _copy_to_script_wrapper(len) is len and torch._disable_dynamo is _disable_dynamo
 assert _disable_dynamo(len)([1]) == 1 and _disable_dynamo(recursive=False)(len)([1]) == 1
 assert torch.utils._foreach_utils._foreach_supported_types == [torch.Tensor]
+assert (LayerNorm, MultiheadAttention) == (torch.nn.LayerNorm, torch.nn.MultiheadAttention)
+assert (Dataset, Sampler, RandomSampler) == (torch.utils.data.Dataset, torch.utils.data.Sampler, torch.utils.data.RandomSampler)
+assert not isinstance(torch.ones(1), torch.masked.MaskedTensor) and not torch.masked.is_masked_tensor(torch.ones(1))
 assert issubclass(_LRScheduler, LRScheduler) or _LRScheduler is LRScheduler
 assert (torch.distributions.Normal, torch.distributions.Normal) in _KL_REGISTRY and Module is torch.nn.Module
 assert isinstance(torch.distributions.ExpTransform().inv, _InverseTransform)
 assert _calculate_fan_in_and_fan_out(torch.ones(3, 4)) == (4, 3) and _calculate_correct_fan(torch.ones(3, 4), "fan_out") == 3
+import inspect
+for kind in (torch.optim.Adam, torch.optim.SGD, torch.nn.Conv2d, torch.nn.LSTM, torch.optim.lr_scheduler.OneCycleLR):  # as torchtuples looks for `lr`
+    wanted = [p.name for p in inspect.signature(kind.__init__).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    assert set(wanted) <= set(kind.__init__.__code__.co_varnames) and len(wanted) >= (1 if kind is torch.nn.LSTM else 4)
+
+class Factorized(torch.nn.Module):  # as tltorch's, whose weight has a shape and no memory of it
+    shape = (3, 4, 5)
+
+assert _calculate_fan_in_and_fan_out(Factorized()) == (20, 15)
 assert _sum_rightmost(torch.ones(2, 3), 1).tolist() == [3.0, 3.0]
 assert _batch_mv(torch.eye(2), torch.ones(2)).tolist() == [1.0, 1.0] and _batch_mahalanobis(2 * torch.eye(2), torch.ones(2)).item() == 0.5
 assert _standard_normal((2,), torch.float64, "cpu").dtype is torch.float64

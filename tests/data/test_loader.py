@@ -125,6 +125,34 @@ def test_collate_fn() -> None:
     assert list(DataLoader(Numbers(2), None, collate_fn=lambda x: x * 10)) == [0, 10]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_subclasses_hand_whole_lists_of_indices_on(workers: int) -> None:
+    """As torchtuples' loader does, by the names that PyTorch's has."""
+    asked = []
+
+    class Whole(Loader[Any]):
+        @property
+        def _auto_collation(self) -> bool:
+            return False
+
+        @property
+        def _index_sampler(self) -> Any:
+            assert super()._index_sampler is self.batch_sampler and super()._auto_collation
+            return self.batch_sampler
+
+    class Rows(calque.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, index: Any) -> Any:
+            asked.append(index)
+            return calque.arange(5)[index] * 10
+
+    loader = Whole(Rows(), 2, collate_fn=lambda batch: batch, num_workers=workers, multiprocessing_context="thread" if workers else None)
+    found = [batch.tolist() for batch in loader]
+    assert found == [[0, 10], [20, 30], [40]] and sorted(asked) == [[0, 1], [2, 3], [4]]
+
+
 def test_the_batch_of_tensors_equals_the_stacked_samples() -> None:
     data = TensorDataset(calque.arange(20).reshape(10, 2), calque.rand(10))
     part = Subset(Subset(data, list(range(9, -1, -1))), [8, 1, 1, 4])

@@ -76,6 +76,7 @@ class Sample:
             self.name = case.name + "_"
         self.weighted = bool(rng.random() < 0.5)  # whether the weights of the first pass require gradients themselves
         self.weights = np.random.default_rng([seed, 16])
+        self.turns = int(np.random.default_rng([seed, 17]).choice([0, 0, 4]))  # so often it has been computed and differentiated once before
 
     def leaves(self) -> list[Leaf]:
         """All inputs, in order."""
@@ -105,13 +106,19 @@ class Outcome:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             try:
+                for _ in range(sample.turns if library is calque else 0):  # the code that runs is another one then
+                    outputs, inputs = self._call(library, sample)
+                    found = [t for t in outputs if t.requires_grad]
+                    if found and inputs:
+                        _arrays(library.autograd.grad(found, inputs, [library.ones_like(t) for t in found], allow_unused=True))
                 for stage, facts in self._run(library, sample):
                     self.stages.append((stage, facts))
             except Exception as error:
                 self.error = error
                 self.stages.append(("error", None))
 
-    def _run(self, library: Any, sample: Sample) -> Iterator[tuple[str, Any]]:
+    def _call(self, library: Any, sample: Sample) -> tuple[list[Any], list[Any]]:
+        """(results, inputs that require a gradient) of one call."""
         made: dict[int, Any] = {id(leaf): leaf.tensor(library) for leaf in sample.leaves()}
         inputs = [t for t in made.values() if t.requires_grad]
         name, first = sample.name, next(_leaves(sample.arguments), None)
@@ -133,6 +140,10 @@ class Outcome:
         outputs = list(_flat(target if name == "__setitem__" else result, library))
         if name == "lstsq":
             outputs = outputs[:1]
+        return outputs, inputs
+
+    def _run(self, library: Any, sample: Sample) -> Iterator[tuple[str, Any]]:
+        outputs, inputs = self._call(library, sample)
         yield "requires_grad", [t.requires_grad for t in outputs]
         yield "values", [_array(t) for t in outputs]
         roots = [t for t in outputs if t.requires_grad]
@@ -140,7 +151,7 @@ class Outcome:
             return
         weights = [self._weight(library, tuple(t.shape), sample.weighted) for t in roots]
         gradients = library.autograd.grad(roots, inputs, weights, create_graph=True, allow_unused=True)
-        yield "first gradients", [None if g is None else _array(g) for g in gradients]
+        yield "first gradients", _arrays(gradients)
         weighted = [self._weight(library, tuple(t.shape), False) for t in inputs]
         again = [(g * weight).sum() for g, weight in zip(gradients, weighted, strict=True) if g is not None and g.requires_grad]
         wanted = [*inputs, *weights] if sample.weighted else inputs
@@ -150,7 +161,7 @@ class Outcome:
         total = again[0]
         for more in again[1:]:
             total = total + more
-        yield "second gradients", [None if g is None else _array(g) for g in library.autograd.grad(total, wanted, allow_unused=True)]
+        yield "second gradients", _arrays(library.autograd.grad(total, wanted, allow_unused=True))
 
     def _weight(self, library: Any, shape: tuple[int, ...], needs: bool) -> Any:
         t = library.from_numpy(np.asarray(self.weights.uniform(0.5, 1.5, shape)))
@@ -168,6 +179,10 @@ def _flat(result: Any, library: Any) -> Iterator[Any]:
 def _array(t: Any) -> np.ndarray[Any, Any]:
     detached = t.detach()
     return np.array(detached.numpy(force=True) if hasattr(detached, "_is_zerotensor") else detached.numpy())
+
+
+def _arrays(gradients: Any) -> list[Any]:
+    return [None if g is None else _array(g) for g in gradients]
 
 
 def difference(ours: Outcome, theirs: Outcome, empty: bool) -> str:

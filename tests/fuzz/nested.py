@@ -1,7 +1,8 @@
 """Function transforms in random compositions: `python -m tests.fuzz.nested --count 1000`.
 
 A program is a chain of functions of three numbers, each of which does some arithmetic, reductions, writes or linear algebra and applies a transform
-to the one before. It is run as written and by an obvious twin, in which forward mode is reverse mode (`jvp`, `jacfwd`, `hessian` by `jacrev`) and
+to the one before, where gradients are wanted and where they are not, after it has been differentiated a few times or not. It is run as written and by
+an obvious twin, in which forward mode is reverse mode (`jvp`, `jacfwd`, `hessian` by `jacrev`) and
 `vmap` is a loop over slices. Results and gradients agree, or both are refused.
 """
 
@@ -52,7 +53,10 @@ ENDS = (
     "out = [f(x)]",
     "x.requires_grad_(); q.requires_grad_(); y = f(x * q); y.sum().backward() if y.requires_grad else None; out = [y, x.grad, q.grad]",
     "out = [F.vmap(f)(T.stack([x, p]))]", "x.requires_grad_(); y = f(x); out = [y, *T.autograd.grad((y * p).sum(), x, allow_unused=True)]",
+    "with T.no_grad(): out = [f(x)]", "with T.no_grad(): out = [F.vmap(f)(T.stack([x, p]))]", "with T.no_grad(): out = [F.jacfwd(f)(x)]",
+    "with T.no_grad(): out = [F.vmap(lambda a: F.grad(lambda v: (f(v) * a).sum())(x))(T.stack([x, p]))]",
 )  # fmt: skip
+BEFORE = "_ = [y.tolist() for y in [f0(x.clone().requires_grad_()) for _ in range(4)] if y.requires_grad and not y.sum().backward()]"
 
 
 def program(seed: int) -> list[str]:
@@ -66,7 +70,8 @@ def program(seed: int) -> list[str]:
         if d:
             lines.append("    x = " + r.choice(TRANSFORMS).replace("{g}", f"f{d - 1}"))
         lines.append("    return x")
-    return [*lines, f"f = f{depth - 1}", *r.choice(ENDS).split("; ")]
+    end = r.choice(ENDS).split("; ")
+    return [*lines, f"f = f{depth - 1}", *([BEFORE] if r.random() < 0.3 else []), *end]
 
 
 def looped(function: Callable[..., Any], in_dims: Any = 0, out_dims: int = 0) -> Callable[..., Any]:

@@ -58,7 +58,7 @@ class BatchFrame(Frame):
         """The slice of a tensor of the level below that has the slices in its first dim, with the history that it has there."""
         view = batch._layout
         made = self.handle(batch, dense_layout(tuple(view.shape)[1:], view.dtype, view.device))
-        if batch._requires_grad and self.grad:
+        if batch._requires_grad:
             made._grad_fn, made._requires_grad = self.histories.entering(batch, made._layout), True
         return made
 
@@ -69,7 +69,7 @@ class BatchFrame(Frame):
         made_here = False
         if not t._requires_grad:
             value = without_history(value)
-        elif local.state.grad and self.grad:
+        elif local.state.grad:
             made_here = not self.histories.is_native(t)
             if made_here:
                 value = without_history(value)
@@ -103,7 +103,7 @@ class BatchFrame(Frame):
                 self.below(lambda x=x, dim=dim, new=new: functional().movedim(x, dim, 0).copy_(new))
 
     def depending(self, t: Tensor) -> Tensor:
-        if self.mine(t) or not (t._requires_grad and self.grad):
+        if self.mine(t) or not t._requires_grad:
             return t
         if not self.histories.target(t._grad_fn)[1]:
             return super().depending(t)
@@ -165,7 +165,7 @@ class BatchFrame(Frame):
             storage.layout = value.layout
         else:
             new = self.below(overwritten, old, new, view, storage.layout, (self.size,))
-        if not local.state.grad and self.grad:
+        if not local.state.grad:
             new = self.below(inheriting, new, old)
         storage.home = new  # type: ignore[assignment]
         self.written(storage)

@@ -99,6 +99,7 @@ class DualFrame(Frame):
 
     def __init__(self) -> None:
         super().__init__()
+        self.grad = local.state.grad
         self.still = False  # whether nothing moves for the moment
         self.tracked: list[Any] = []  # weak references to the storages of this frame
         self.moved: WeakKeyDictionary[Storage, Tensor] = WeakKeyDictionary()  # tensors of the level below that were overwritten by what moves

@@ -53,6 +53,7 @@ class Frame:
     scalars = property(lambda self: (), _ignored)
     ran = None
     eager, transforms, moves = False, True, False
+    grad = True  # whether tangents have a history
     exports = property(lambda self: self.outer is not None and self.outer.exports)
 
     def __init__(self) -> None:
@@ -60,7 +61,6 @@ class Frame:
         self.open = False
         self.count = 0  # values made in this frame
         self.owned: WeakSet[Storage] = WeakSet()  # values of the levels below that were made since this was entered
-        self.grad = local.state.grad
         self.within = False  # whether another frame was there before
         self.last: Any = None  # weak reference to the value that was recorded last
         self.checks: list[Any] = []
@@ -103,8 +103,9 @@ class Frame:
             self.outer, state.trace, state.grad, state.autocast = state.trace, self, grad, lower
 
     def history(self, grad: bool) -> bool:
-        """Whether the level below records history while this one does or does not."""
-        return grad and self.grad
+        """Whether the level below records history while this one does or does not. Where a transform was entered without gradients, one inside of it
+        asks for those of values of the levels below all the same, and leaves nothing behind."""
+        return grad
 
     def as_operand(self, x: Any) -> Any:
         """An operand of a function with a gradient of its own; see the frame of exports."""

@@ -7,8 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import calque
+from calque.nn import Dropout, LayerNorm, Linear, Module, ModuleList, MultiheadAttention
 
-__all__ = ["_generate_square_subsequent_mask", "_get_activation_fn", "_get_clones"]
+__all__ = [
+    "Dropout", "LayerNorm", "Linear", "Module", "ModuleList", "MultiheadAttention", "_generate_square_subsequent_mask", "_get_activation_fn",
+    "_get_clones",
+]  # fmt: skip
 
 
 def _get_clones(module: Any, N: int) -> Any:
