@@ -35,7 +35,7 @@ from calque.functional.options import factor
 from calque.functional.subclasses import ask, of_operator, others, public_function
 from calque.functional.writing import own_result
 from calque.observe.source import user_line
-from calque.ops.opdef import get
+from calque.ops.opdef import OpDef, get
 from calque.record.live import LiveFloat
 from calque.record.outputs import stored
 from calque.record.recorder import add_check, local
@@ -60,7 +60,7 @@ def as_operand(x: Any) -> Any:
     return NotImplemented
 
 
-def record_numbers(op: Any, a: Any, b: Any, dtype: dt.DType) -> Tensor:
+def record_numbers(op: OpDef, a: Any, b: Any, dtype: dt.DType) -> Tensor:
     """Record `op` on two operands converted to `dtype`; two numbers give a 0-d tensor."""
     if not is_tensor(a) and not is_tensor(b):
         a = operand(op.name, a, dtype) if dtype.is_complex else prim("full", (number(a), dtype), ())
