@@ -24,9 +24,9 @@ from calque.base.shapes import common_order, inverse
 from calque.observe.source import user_line
 from calque.ops.opdef import OpDef, get
 from calque.record import recorder, trie
+from calque.record.at_once import compute_at_once
 from calque.record.live import LiveFloat, holds_live
 from calque.record.nodes import FunctionNode, GradNode, OutputNode, view_rule
-from calque.record.novel import compute_at_once
 from calque.record.numbers import BAKED, in_float, scalar_tag
 from calque.record.outputs import stored
 from calque.record.path import Edge

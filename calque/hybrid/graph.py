@@ -1,7 +1,7 @@
 """The autograd graph of a hybridized call: recorded once as a template, used again by every replay.
 
 A replayed call is one node of the caller's graph. Its saved values are the storages that the replay made; the node's backward is a region of
-its own: the first time it walks a copy of the template for this call (`expand.py`), later it replays what that recorded.
+its own: the first time it walks a copy of the template for this call (`graph_copy.py`), later it replays what that recorded.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from calque.autograd.engine import Total, run_backward, second_time
 from calque.base.dtypes import float32
 from calque.base.errors import AutogradError
 from calque.base.layout import Layout, dense_layout
-from calque.hybrid.expand import Copy
+from calque.hybrid.graph_copy import GraphCopy
 from calque.hybrid.region import Region
 from calque.observe.source import user_site
 from calque.ops.opdef import OpDef
 from calque.record.live import LiveFloat
 from calque.record.nodes import VIEW_RULE, CallNode, OutputNode
-from calque.record.others import SECTION
 from calque.record.path import Edge
 from calque.record.places import path_of
 from calque.record.recorder import VIEW, Storage, local, realised
+from calque.record.threads import SECTION
 from calque.record.versions import modified
 from calque.replay.counts import Counts
 from calque.replay.effects import numbers
@@ -389,11 +389,11 @@ class CallGraph:
         found = run_backward(roots, True, again, False, wanted, True, held)
         return [None if target is None else found.get(id(end)) for end, target in zip(graph.inputs, targets, strict=True)]
 
-    def _copy(self, call: Call, targets: Sequence[Any], again: bool) -> Copy:
+    def _copy(self, call: Call, targets: Sequence[Any], again: bool) -> GraphCopy:
         """The graph of one call."""
         storages = {id(self.storages[k]): actual for k, actual in zip(self.own, call.values[len(self.used) :], strict=True)}
         handles = {id(t): (call.values[k], call.views[k][0] if k in call.views else self._layout_of(t)) for t, k in self.handles}
-        graph = Copy([leaf for _, leaf in self.leaves], targets, storages, handles, self.reached, again)
+        graph = GraphCopy([leaf for _, leaf in self.leaves], targets, storages, handles, self.reached, again)
         graph.caches = self._caches(call, storages, handles)
         values = call.numbers if again or not self.numbers else numbers(lambda: self.present, False)
         kept: dict[int, dict[int, Any]] = {}

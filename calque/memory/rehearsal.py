@@ -26,9 +26,9 @@ from calque.observe.source import user_line
 from calque.record import recorder
 from calque.record.exclusive import judge
 from calque.record.live import plain
-from calque.record.others import LOCK
 from calque.record.places import Split
 from calque.record.recorder import Storage, Trace, following, hand_out, local, plan_of
+from calque.record.threads import LOCK
 from calque.record.watching import Watcher
 from calque.run.backends import Structure, backend, compiler, host_memory
 from calque.run.buffer import Buffer, strided

@@ -20,7 +20,7 @@ from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, function_n
 _PLAIN = (type, types.ModuleType, types.CodeType, types.BuiltinFunctionType, str, bytes, int, float, complex, bool, slice, range, type(None))
 
 
-class Copy:
+class GraphCopy:
     """Copies of a template's nodes. `targets`: where the gradients of its leaves go in the caller's graph; `again`: they can be differentiated again;
     `caches`: by id of a handle, what its copy remembers."""
 
