@@ -84,16 +84,19 @@ class Entry:
         """Whether what the function can reach is as it was."""
         same = self.same
         if same is None:
-            self._look()
-        elif same and same.hold() and self.hooks == Changes.hooks and self.guards.rest_holds():
+            holds = self._compared()
+            if holds:
+                self._look()
+            return holds
+        if same and same.hold() and self.hooks == Changes.hooks and self.guards.rest_holds():
             return True
         return self._compared()
 
     def _look(self) -> None:
-        """Calls that are replayed again and again are worth a table."""
+        """Calls that are replayed again and again are worth a table of what holds now."""
         self.looks += 1
         if self.looks >= LOOKS:
-            facts = self.guards.facts()
+            facts = [("kind", fact[1]) if fact[0] == "class" else fact for fact in self.guards.facts]
             for t, storage, layout, needs in self.handles:
                 facts += [("slot", t, "_storage", storage), ("slot", t, "_layout", layout), ("slot", t, "_requires_grad", needs)]
             self.same = (hot is not None and hot.unchanged(facts)) or False
