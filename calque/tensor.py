@@ -24,9 +24,9 @@ from calque.base.shapes import common_order, inverse
 from calque.observe.source import user_line
 from calque.ops.opdef import OpDef, get
 from calque.record import recorder, trie
+from calque.record.at_once import compute_at_once
 from calque.record.live import LiveFloat, holds_live
 from calque.record.nodes import FunctionNode, GradNode, OutputNode, view_rule
-from calque.record.novel import compute_at_once
 from calque.record.numbers import BAKED, in_float, scalar_tag
 from calque.record.outputs import stored
 from calque.record.path import Edge
@@ -359,11 +359,11 @@ def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
     return (made := hastened(op, apply, not_floating if to_float else None, False))
 
 
-def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary:  # noqa: C901, PLR0915 - the hot path of recording: one frame
+def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary:  # noqa: C901 - the hot path of recording: one frame
     """Recording of a binary primitive. Different dtypes and what is `unusual` go to `fallback` (and get no edge, so others pay no test)."""
-    tensor_types, save_table, ordered, baked, new = TENSOR_TYPES, op.save_table, op.ordered, BAKED, _new
+    tensor_types, ordered, baked = TENSOR_TYPES, op.ordered, BAKED
 
-    def apply(a: Any, b: Any) -> Tensor:  # noqa: C901, PLR0912, PLR0915 - see above
+    def apply(a: Any, b: Any) -> Tensor:  # noqa: C901 - see above
         state = local.state
         trace = state.trace
         kind = b.__class__
@@ -385,8 +385,8 @@ def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary
                 edge = grow(trace, key, op, (i, j), (), (value_layout(a._layout), value_layout(b._layout)))
             needs, tag = a._requires_grad or b._requires_grad, None
         elif (kind is float or kind is int or kind is LiveFloat) and a.__class__ in tensor_types and a._layout.dtype.category == 2:
-            if kind is not float:
-                b, kind = in_float(b) if kind is int else b, float
+            if kind is int:
+                b = in_float(b)
             storage = a._storage
             i = storage.slot if storage.trace is trace and storage.layout is a._layout else slot_of(trace, a, (a,) if ordered else ())
             tag = baked.get(b) if b.__class__ is float else None
@@ -403,60 +403,12 @@ def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary
             needs = a._requires_grad
         else:
             return fallback(a, b)
-        storage = new(Storage)
-        storage.trace, storage.slot, storage.version = trace, trace.n, 0
-        storage.layout = view = edge.layout
-        storage.buffer = storage.home = storage.writer = None
-        if tag is not None and tag == "s":
-            trace.scalars += (b,)  # from here on no call, see `Trace`
-        trace.n += 1
-        trace.cur = edge
-        trace.storages.append(storage)
-        out = new(Tensor)
-        out._storage, out._layout = storage, view
-        out._grad_fn = out._grad = out._base = out._views = out._cache = out._hooks = None
-        out._requires_grad = False
-        if edge.boundary:
-            recorder.flush(trie.BOUND)
+        out = finish(trace, edge, (b,) if tag == "s" else ())
         if needs and state.grad:
-            _attach_binary(out, edge, op, save_table, a, b, kind)
+            attach_node(out, edge, op, (a, b))
         return out
 
     return hastened(op, apply, unusual, True)
-
-
-def _attach_binary(out: Tensor, edge: Edge, op: OpDef, save_table: Any, a: Tensor, b: Any, kind: type) -> None:
-    """`attach_node` for two operands, with nothing general left in it: this is the warm path of a training step."""
-    if not op.vjp or out._layout.dtype.category < 2:
-        return
-    first = (a._grad_fn or a) if a._requires_grad else None
-    second = (b._grad_fn or b) if kind is not float and b._requires_grad else None
-    node = _new(GradNode)
-    node.edge = edge
-    node.next = (first, second)
-    node.number = next(_sequence)
-    node.hooks = node.retain = node.saved = None
-    node.freed = ""
-    saves = save_table[(first is not None) + 2 * (second is not None)]
-    if not saves:
-        node.versions = ()
-    elif len(saves) == 1 and saves[0] >= 0:
-        position = saves[0]
-        value = a if position == 0 else b
-        node.saved, node.versions = {position: value}, (0 if position and kind is float else value._storage.version,)
-    else:
-        saved: dict[int, Any] = {}
-        versions: tuple[int, ...] = ()
-        for position in saves:
-            if position < 0:
-                saved[-1] = out._storage
-                versions += (0,)
-            else:
-                value = saved[position] = a if position == 0 else b
-                versions += (0 if position and kind is float else value._storage.version,)
-        node.saved, node.versions = saved, versions
-    out._grad_fn = node
-    out._requires_grad = True
 
 
 def alias(t: Tensor, view: Layout, cls: type = Tensor) -> Tensor:

@@ -186,7 +186,7 @@ static PyObject *edge_of(PyObject *state, PyObject *step, Kernel *kernel) {
     return edge;
 }
 
-/* As `possible` of `record/novel.py`, of what may change while operations are computed. */
+/* As `possible` of `record/at_once.py`, of what may change while operations are computed. */
 bool possible(PyObject *state) {
     return AT(state, State.at.device) == Py_None && AT(state, State.at.capture) == Py_None && AT(settings, Settings.at.checked) == Py_False
         && AT(settings, Settings.at.deterministic) == Py_False && AT(settings, Settings.at.sync) == Py_False

@@ -110,7 +110,7 @@ def _ctrl_c_arrives() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Folders whose tests ask what values are: there small operations are computed where they are written, as for users (`calque/record/novel.py`). All
+# Folders whose tests ask what values are: there small operations are computed where they are written, as for users (`calque/record/at_once.py`). All
 # others ask what is recorded, planned and compiled, with tensors of a few numbers.
 AS_USERS = {"oracle", "functional", "nn", "optim", "conformance", "distributions", "vision", "text", "audio", "native"}
 # Files there that ask the same.

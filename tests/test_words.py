@@ -38,7 +38,6 @@ FILES = {
     "contract": "contractions: their records, and their launches",
     "copies": "copies of values: the functions, and their recording",
     "emit": "loop kernels: bodies of primitives, and LLVM IR of them",
-    "gradients": "gradients of a transformed function, and of a hybridized call",
     "handles": "handles on storages: functions of theirs, and those that a recording meets",
     "int4": "the product with weights of four bits, and its native code",
     "graph": "nodes of a backward pass: those of a hybridized call, and PyTorch's names for what programs do with them",

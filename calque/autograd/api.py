@@ -19,9 +19,9 @@ from calque.base.text import type_name
 from calque.observe.source import user_line, warn_user
 from calque.ops.opdef import get
 from calque.record.nodes import FunctionNode, StandIn
-from calque.record.others import SECTION, handed_over
 from calque.record.path import Edge
 from calque.record.recorder import flush, local
+from calque.record.threads import SECTION, handed_over
 from calque.record.versions import Silent, version_of
 from calque.replay.capture import abort
 from calque.replay.counts import Changes

@@ -3,7 +3,7 @@
 `Eager` stands in the place of a thread's trace, as the frames of transforms do (`autograd/transform/frame.py`): nothing is ever found there, so each
 operation takes the cold path of its recording function, which asks `record` here; where the compiled module has a kernel for it (`Step.kernel`),
 `native/eager.c` does the whole. Its result has a value at once, so nothing is pending and whoever reads goes on without a flush. When it stands there
-is decided in `record/novel.py`; a large operation ends it, and what follows is recorded.
+is decided in `record/at_once.py`; a large operation ends it, and what follows is recorded.
 
 The same checks are made and the same errors are raised as for an operation that is recorded, and gradients have the same rules.
 """
@@ -35,8 +35,8 @@ from calque.observe import causes, events, source
 from calque.observe.source import user_site
 from calque.ops.opdef import REGISTRY, OpDef, get
 from calque.record import recorder
+from calque.record.at_once import Computing, possible
 from calque.record.nodes import FunctionNode, GradNode
-from calque.record.novel import Computing, possible
 from calque.record.numbers import BAKED, scalar_tag
 from calque.record.path import BEHIND, Edge
 from calque.record.recorder import State, Storage, Trace, local, recording_line

@@ -27,9 +27,9 @@ from calque.observe.source import user_line
 from calque.ops.opdef import get
 from calque.record import recorder
 from calque.record.nodes import VIEW_RULE, CallNode, StandIn
-from calque.record.others import SECTION, handed_over
 from calque.record.recorder import Storage, local
 from calque.record.state import State
+from calque.record.threads import SECTION, handed_over
 from calque.record.versions import modified
 from calque.replay.capture import abort
 from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, constant, function_node, read, wrap
@@ -270,7 +270,7 @@ class _Pass:
         self.collected: dict[int, Any] = {}
         self.wanted = {id(w) for w in wanted} if wanted is not None else set()
         self.needed = reaches(self.roots, self.wanted) if wanted is not None else None
-        self.appends = template.at_once(local.state)
+        self.appends = template.may_append(local.state)
         self.after: list[Callable[[], None]] = []  # called when the leaves have their gradients
         self.outer: _Pass | None = local.state.waiting  # in a rule of which this one runs
 
@@ -331,7 +331,7 @@ class _Pass:
             hooked = node.hooks or node.retain is not None
             if hooked:
                 gradient = _run_hooks(node, gradient)
-                self.appends = template.at_once(state)
+                self.appends = template.may_append(state)
             if key in self.wanted:
                 self.collected[key] = gradient
             if node.__class__ is OutputNode:
@@ -351,7 +351,7 @@ class _Pass:
         found: Sequence[Any] | None = None
         if state.trace.__class__ is Eager and node.__class__ is GradNode and node.edge.parent is not None:
             leave(True)  # the operation was recorded, as it was large or stood behind a large one: so is its gradient, and what comes then
-            self.appends = template.at_once(state)
+            self.appends = template.may_append(state)
         if self.appends and node.__class__ is GradNode:
             trace = state.trace
             if trace.__class__ is Eager:
@@ -364,7 +364,7 @@ class _Pass:
             state.applied = node
             found = apply_node(node, gradient, self.keep)
             state.applied = None
-            self.appends = template.at_once(state)  # Python of the user's may have run
+            self.appends = template.may_append(state)  # Python of the user's may have run
         elif node.saved is not None and not self.keep:
             free(node, state.started)
         return found

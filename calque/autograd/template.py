@@ -166,7 +166,7 @@ def possible(state: State) -> bool:
     return settings.macros and not state.grad and state.device is None and state.trace.__class__ is Trace
 
 
-def at_once(state: State) -> bool:
+def may_append(state: State) -> bool:
     """Whether what edges know of their gradients may be used."""
     if state.trace.eager:
         return settings.macros and not state.grad

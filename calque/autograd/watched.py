@@ -18,8 +18,8 @@ from calque.base.layout import Layout
 from calque.base.native import hot
 from calque.observe import source
 from calque.ops.opdef import OpDef
+from calque.record.at_once import possible
 from calque.record.live import LiveFloat, plain
-from calque.record.novel import possible
 from calque.record.recorder import Storage, local
 from calque.record.tape import Unread
 from calque.tensor import Tensor

@@ -31,6 +31,7 @@ from calque.io.adapter import leaf_of
 from calque.io.checkpoint import load as load_file
 from calque.io.shards import Shards
 from calque.io.structure import Flat, Leaf, flatten
+from calque.tensor import Tensor
 
 __all__ = ["async_save", "load", "save"]
 
@@ -293,7 +294,7 @@ def _flat(state: Any, owners: Owners) -> tuple[Flat, dict[str, int]]:
     return flat, {name: whose.get(id(array), 0) for name, array in flat.arrays.items()}
 
 
-def _absent(t: Any) -> Leaf:
+def _absent(t: Tensor) -> Leaf:
     """Of a tensor that another rank writes: what its place in the structure needs."""
     shape, kind = tuple(int(n) for n in t.shape), "pairs" if t._layout.dtype is dtypes.complex128 else "tensor"
     number = np.zeros((), np.float64 if kind == "pairs" else t._layout.dtype.np)

@@ -28,7 +28,7 @@ from calque.functional.views import detach
 from calque.record.recorder import realised
 from calque.run.buffer import Buffer
 from calque.run.engine import Task
-from calque.tensor import wrap
+from calque.tensor import Tensor, wrap
 
 Arrays = list[np.ndarray[Any, Any]]
 Work_ = Callable[[Arrays], Sequence[Any]]
@@ -135,7 +135,7 @@ def root_of(op: str, group: ProcessGroup, rank: Any, group_rank: Any = None, def
     return group.ranks.index(rank)
 
 
-def assign(t: Any, value: Buffer) -> None:
+def assign(t: Tensor, value: Buffer) -> None:
     """Write a result into a tensor of the same number of elements."""
     if not set_value(t._storage, t._layout, value):
         with no_grad():
@@ -317,7 +317,7 @@ def broadcast(tensor: Any, src: Any = None, group: Any = None, async_op: bool = 
     require_tensor("broadcast", tensor)
     root = root_of("broadcast", pg, src, group_src)
 
-    def move(source: Any, target: Any) -> None:
+    def move(source: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> None:
         if pg.rank() == root:
             np.copyto(target, source)
         pg.broadcast(target, root)
@@ -515,7 +515,7 @@ def all_to_all_single(
     return _call(pg, Plan(op, input, "", [input], [output], work, same_shape=False), [input], [output], async_op)
 
 
-def _splits(op: str, t: Any, sizes: Any, count: int) -> list[int]:
+def _splits(op: str, t: Tensor, sizes: Any, count: int) -> list[int]:
     """Bytes of the parts of a tensor along dim 0."""
     rows = t._layout.shape[0] if t._layout.ndim else 0
     if not sizes:

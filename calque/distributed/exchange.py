@@ -18,8 +18,8 @@ from calque.observe import events
 from calque.observe.source import user_line
 from calque.record import recorder
 from calque.record.copies import buffer_of
-from calque.record.others import LOCK
 from calque.record.recorder import Storage
+from calque.record.threads import LOCK
 from calque.replay.capture import abort
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array, remember, settled

@@ -41,8 +41,8 @@ from calque.nn.module import Module
 from calque.nn.parameter import is_lazy
 from calque.nn.shares import share_of
 from calque.nn.traps import Departures
-from calque.record.others import LOCK
-from calque.record.recorder import local, realised
+from calque.record.recorder import Storage, local, realised
+from calque.record.threads import LOCK
 from calque.replay.counts import Changes
 from calque.run.buffer import Buffer
 from calque.run.engine import Task
@@ -254,7 +254,7 @@ class Unit:
         )
 
 
-def _shown(storage: Any) -> Any:
+def _shown(storage: Storage) -> Any:
     return wrap(storage, storage.layout)
 
 

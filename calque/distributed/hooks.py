@@ -20,6 +20,7 @@ from calque.functional.creation import empty, zeros
 from calque.functional.inplace import copy_
 from calque.functional.joining import cat
 from calque.functional.views import detach
+from calque.tensor import Tensor
 
 _ALIGN = 64  # bytes: the beginning of every gradient in its bucket
 
@@ -101,14 +102,14 @@ def _halved(pg: ProcessGroup, whole: Any, wire: Any) -> Any:
 class GradBucket:
     """What a hook gets."""
 
-    def __init__(self, buffer: Any, index: int, last: bool, params: list[Any], gradients: list[Any]) -> None:
+    def __init__(self, buffer: Tensor, index: int, last: bool, params: list[Any], gradients: list[Any]) -> None:
         self._buffer, self._index, self._last, self._params, self._gradients = buffer, index, last, params, gradients
 
     def buffer(self) -> Any:
         """The gradients as one vector."""
         return self._buffer
 
-    def set_buffer(self, buffer: Any) -> None:
+    def set_buffer(self, buffer: Tensor) -> None:
         """Put another vector in its place."""
         self._buffer = buffer
 
@@ -155,7 +156,7 @@ def empty_like(p: Any) -> Any:
     return empty(tuple(p._layout.shape), dtype=p._layout.dtype)
 
 
-def _mean(group: Any, buffer: Any, dtype: Any) -> Any:
+def _mean(group: Any, buffer: Tensor, dtype: Any) -> Any:
     """What the hooks below are when a function of the user's calls them."""
     pg = group_of("register_comm_hook", group)
     if pg is None:

@@ -100,7 +100,7 @@ class Join:
             entry._join_config = _Place(self._enable, self._throws, k == 0)
         return self
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         try:
             if self._enable and kind is None:
                 self._go_along()

@@ -19,6 +19,7 @@ from calque.distributed.watch import WATCH
 from calque.distributed.world import group_of
 from calque.observe.source import user_line
 from calque.run.buffer import Buffer, strided
+from calque.tensor import Tensor
 
 MARK = 4  # bytes behind the data of a message
 _BYTE = np.dtype(np.uint8)
@@ -64,7 +65,7 @@ def _follow(pg: ProcessGroup, call: Call, pending: Any, others: tuple[int, ...],
     return beside(work, outputs)
 
 
-def _record(pg: ProcessGroup, op: str, t: Any, detail: str) -> Call:
+def _record(pg: ProcessGroup, op: str, t: Tensor, detail: str) -> Call:
     pg.messages += 1
     call = Call(pg.number, -pg.messages, kind_of(op, t._layout.dtype.name, tuple(t._layout.shape), detail), user_line())
     WATCH.recorder.calls.append(call)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from calque.functional.creation import zeros
+from calque.tensor import Tensor
 
 
 class Owners:
@@ -50,7 +51,7 @@ def elsewhere(shape: Any, dtype: Any, owner: int, requires_grad: bool = False) -
     return made.requires_grad_(True) if requires_grad else made
 
 
-def owned(t: Any, owner: int) -> Any:
+def owned(t: Tensor, owner: int) -> Any:
     """A tensor that this rank writes."""
     t.__dict__["_owner"] = owner
     return t

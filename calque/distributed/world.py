@@ -336,13 +336,13 @@ def _hook_exceptions() -> None:
     """An exception that ends this process is told to the others, and its text says whose it is."""
     usual = sys.excepthook
 
-    def hook(kind: Any, error: Any, trace: Any) -> None:
+    def hook(kind: Any, error: Any, raised: Any) -> None:
         if WORLD.group is not None:
             sys.stderr.write(f"calque: rank {WATCH.rank} of {WATCH.size} ends with this error:\n")
-        usual(kind, error, trace)
+        usual(kind, error, raised)
         if WORLD.group is not None:
             sys.stderr.flush()
-            last = traceback.extract_tb(trace)[-1:] if trace is not None else []
+            last = traceback.extract_tb(raised)[-1:] if raised is not None else []
             where = f" at {last[0].filename}:{last[0].lineno}" if last else ""
             WATCH.leave(f"{kind.__name__}: {str(error)[:500]}{where}")
 

@@ -18,6 +18,8 @@ from calque.tensor import Tensor
 
 __all__ = ["Distribution"]
 
+located: Any = property(lambda self: self.loc)  # the mean and mode of a distribution that is symmetric about its `loc`
+
 
 class Distribution:
     """Base of all distributions.

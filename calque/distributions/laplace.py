@@ -8,7 +8,7 @@ from typing import Any
 from calque import functional as T
 from calque.base.dtypes import FInfo
 from calque.distributions import constraints
-from calque.distributions.distribution import Distribution
+from calque.distributions.distribution import Distribution, located
 from calque.distributions.utils import broadcast_all, uniform
 from calque.tensor import Tensor
 
@@ -33,13 +33,8 @@ class Laplace(Distribution):
         self.loc, self.scale = broadcast_all(loc, scale)
         super().__init__(self.loc.shape, validate_args=validate_args)
 
-    @property
-    def mean(self) -> Tensor:
-        return self.loc
-
-    @property
-    def mode(self) -> Tensor:
-        return self.loc
+    mean: Any = located
+    mode: Any = located
 
     @property
     def variance(self) -> Tensor:

@@ -9,7 +9,7 @@ from calque import functional as T
 from calque.base.errors import ShapeError
 from calque.base.shapes import broadcast_shapes
 from calque.distributions import constraints
-from calque.distributions.distribution import Distribution
+from calque.distributions.distribution import Distribution, located
 from calque.distributions.multivariate_normal import batch_mahalanobis, batch_mv
 from calque.distributions.utils import lazy_property, solve_lower, standard_normal
 from calque.functional import decompositions as linalg
@@ -73,13 +73,8 @@ class LowRankMultivariateNormal(Distribution):
     def _spread(self, matrix: Tensor) -> Tensor:
         return T.expand(matrix, tuple(self._batch_shape + self._event_shape + self._event_shape))
 
-    @property
-    def mean(self) -> Tensor:
-        return self.loc
-
-    @property
-    def mode(self) -> Tensor:
-        return self.loc
+    mean: Any = located
+    mode: Any = located
 
     @lazy_property
     def variance(self) -> Any:

@@ -9,7 +9,7 @@ from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import broadcast_shapes
 from calque.distributions import constraints
-from calque.distributions.distribution import Distribution
+from calque.distributions.distribution import Distribution, located
 from calque.distributions.utils import lazy_property, solve_lower, standard_normal
 from calque.functional import decompositions as linalg
 from calque.tensor import Tensor
@@ -100,13 +100,8 @@ class MultivariateNormal(Distribution):
         inverse = solve_lower(factor, T.expand(unit, tuple(factor.shape)))
         return self._spread(T.matmul(inverse.mT, inverse))
 
-    @property
-    def mean(self) -> Tensor:
-        return self.loc
-
-    @property
-    def mode(self) -> Tensor:
-        return self.loc
+    mean: Any = located
+    mode: Any = located
 
     @property
     def variance(self) -> Tensor:

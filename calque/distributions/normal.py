@@ -7,7 +7,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.distributions import constraints
-from calque.distributions.distribution import ExponentialFamily
+from calque.distributions.distribution import ExponentialFamily, located
 from calque.distributions.utils import broadcast_all, standard_normal
 from calque.tensor import Tensor
 
@@ -33,13 +33,8 @@ class Normal(ExponentialFamily):
         self.loc, self.scale = broadcast_all(loc, scale)
         super().__init__(self.loc.shape, validate_args=validate_args)
 
-    @property
-    def mean(self) -> Tensor:
-        return self.loc
-
-    @property
-    def mode(self) -> Tensor:
-        return self.loc
+    mean: Any = located
+    mode: Any = located
 
     @property
     def stddev(self) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 from calque import functional as T
 from calque.distributions import constraints
 from calque.distributions.chances import Chances
-from calque.distributions.transformed_distribution import TransformedDistribution
+from calque.distributions.transformed_distribution import Relaxed
 from calque.distributions.transforms import SigmoidTransform
 from calque.distributions.utils import broadcast_all, clamp_probs, uniform
 from calque.tensor import Tensor
@@ -46,7 +46,7 @@ class LogitRelaxedBernoulli(Chances):
         return T.log(self.temperature) + away - 2 * T.log1p(T.exp(away))
 
 
-class RelaxedBernoulli(TransformedDistribution):
+class RelaxedBernoulli(Relaxed):
     """Numbers of (0, 1) that are nearly 0 or 1 where `temperature` > 0 (a Tensor) is small: differentiable samples of a Bernoulli choice.
 
     >>> import calque
@@ -61,18 +61,3 @@ class RelaxedBernoulli(TransformedDistribution):
 
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         super().__init__(LogitRelaxedBernoulli(temperature, probs, logits), SigmoidTransform(), validate_args=validate_args)
-
-    @property
-    def temperature(self) -> Any:
-        """How far from 0 and 1 samples are."""
-        return self.base_dist.temperature
-
-    @property
-    def logits(self) -> Tensor:
-        """Logarithms of the odds."""
-        return self.base_dist.logits  # type: ignore[no-any-return]
-
-    @property
-    def probs(self) -> Tensor:
-        """Probabilities."""
-        return self.base_dist.probs  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from calque import functional as T
 from calque.distributions import constraints
 from calque.distributions.categorical import Categorical
 from calque.distributions.chances import ByCategories
-from calque.distributions.transformed_distribution import TransformedDistribution
+from calque.distributions.transformed_distribution import Relaxed
 from calque.distributions.transforms import ExpTransform
 from calque.distributions.utils import broadcast_all, clamp_probs, uniform
 from calque.tensor import Tensor
@@ -50,7 +50,7 @@ class ExpRelaxedCategorical(ByCategories):
         return score + math.lgamma(count) + (count - 1) * T.log(self.temperature)
 
 
-class RelaxedOneHotCategorical(TransformedDistribution):
+class RelaxedOneHotCategorical(Relaxed):
     """Vectors of the simplex that are nearly one-hot where `temperature` > 0 (a Tensor) is small: differentiable samples of a class.
 
     >>> import calque
@@ -66,18 +66,3 @@ class RelaxedOneHotCategorical(TransformedDistribution):
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         base = ExpRelaxedCategorical(temperature, probs, logits, validate_args=validate_args)
         super().__init__(base, ExpTransform(), validate_args=validate_args)
-
-    @property
-    def temperature(self) -> Any:
-        """How far from one-hot samples are."""
-        return self.base_dist.temperature
-
-    @property
-    def logits(self) -> Tensor:
-        """Logarithms of the probabilities."""
-        return self.base_dist.logits  # type: ignore[no-any-return]
-
-    @property
-    def probs(self) -> Tensor:
-        """Probabilities."""
-        return self.base_dist.probs  # type: ignore[no-any-return]

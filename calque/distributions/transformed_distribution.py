@@ -106,3 +106,22 @@ class TransformedDistribution(Distribution):
 
     def icdf(self, value: Tensor) -> Tensor:
         return self._transformed(self.base_dist.icdf(self._mirrored(value)))  # type: ignore[no-any-return]
+
+
+class Relaxed(TransformedDistribution):
+    """What the relaxed distributions share: they are transformed ones, with the parameters of what is transformed."""
+
+    @property
+    def temperature(self) -> Any:
+        """How far samples are from those of a choice."""
+        return self.base_dist.temperature
+
+    @property
+    def logits(self) -> Tensor:
+        """Logarithms of the odds, or of the probabilities of classes."""
+        return self.base_dist.logits  # type: ignore[no-any-return]
+
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities."""
+        return self.base_dist.probs  # type: ignore[no-any-return]

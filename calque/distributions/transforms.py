@@ -44,18 +44,20 @@ class _Plain(Transform):
     __hash__ = object.__hash__
 
 
-class ExpTransform(_Plain):
+class _OntoPositive(_Plain):
+    domain = constraints.real
+    codomain = constraints.positive
+    bijective = True
+    sign = +1  # type: ignore[assignment]
+
+
+class ExpTransform(_OntoPositive):
     """y = exp(x).
 
     >>> import calque
     >>> calque.distributions.ExpTransform().log_abs_det_jacobian(calque.tensor(2.0), None).item()
     2.0
     """
-
-    domain = constraints.real
-    codomain = constraints.positive
-    bijective = True
-    sign = +1  # type: ignore[assignment]
 
     def _call(self, x: Any) -> Any:
         return T.exp(x)
@@ -140,7 +142,7 @@ class SigmoidTransform(_Plain):
         return -F.softplus(-x) - F.softplus(x)
 
 
-class SoftplusTransform(_Plain):
+class SoftplusTransform(_OntoPositive):
     """y = log(1 + exp(x)).
 
     >>> import calque
@@ -148,11 +150,6 @@ class SoftplusTransform(_Plain):
     >>> round(t.inv(t(calque.tensor(0.5))).item(), 5)
     0.5
     """
-
-    domain = constraints.real
-    codomain = constraints.positive
-    bijective = True
-    sign = +1  # type: ignore[assignment]
 
     def _call(self, x: Any) -> Any:
         return F.softplus(x)

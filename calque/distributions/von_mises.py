@@ -8,7 +8,7 @@ from typing import Any
 from calque import functional as T
 from calque.autograd.modes import no_grad
 from calque.distributions import constraints, sampling
-from calque.distributions.distribution import Distribution
+from calque.distributions.distribution import Distribution, located
 from calque.distributions.utils import broadcast_all, lazy_property
 from calque.tensor import Tensor
 
@@ -68,13 +68,8 @@ class VonMises(Distribution):
         with no_grad():
             return sampling.von_mises(T.expand(self.loc, shape), T.expand(self.concentration, shape))
 
-    @property
-    def mean(self) -> Tensor:
-        return self.loc
-
-    @property
-    def mode(self) -> Tensor:
-        return self.loc
+    mean: Any = located
+    mode: Any = located
 
     @lazy_property
     def variance(self) -> Any:

@@ -29,6 +29,7 @@ from calque.ir.text import evaluate, parse
 from calque.nn.parameter import Parameter
 from calque.ops import BUILTIN
 from calque.ops.movement import check_view
+from calque.ops.opdef import OpDef
 
 _OPS = {op.name: op for op in BUILTIN if op.name not in ("hosted", "scalar")}
 _GUARD = re.compile(r"(?P<left>[^<>=!]+) (?P<sign><=|>=|==|!=|<|>) (?P<right>[^<>=!]+) is (?P<answer>True|False)")
@@ -219,7 +220,7 @@ _KINDS: dict[str, _Kind] = {
 }  # fmt: skip
 
 
-def _check_attributes(op: Any, attrs: tuple[Any, ...]) -> None:
+def _check_attributes(op: OpDef, attrs: tuple[Any, ...]) -> None:
     """What the rules of operations take for granted."""
     for name, value in zip(op.attrs, attrs, strict=True):
         if name not in _KINDS or not _KINDS[name](value):

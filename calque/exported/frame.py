@@ -280,7 +280,7 @@ class ExportFrame(Frame):
         view = seen._layout
         return self.node(VIEW, (node,), (tuple(view.shape), view.strides, view.offset), view.shape, view.dtype)
 
-    def of(self, t: Any) -> int:
+    def of(self, t: Tensor) -> int:
         """The node of what a handle shows."""
         storage, view = t._storage, t._layout
         base = self.base(storage)
@@ -410,7 +410,7 @@ class ExportFrame(Frame):
         if not cls.__module__.startswith("calque.") and any(getattr(a, "_requires_grad", False) for a in args):
             self.cut(EVERY, f"calls {cls.__name__}, an autograd.Function of its own, at {_line(user_line())}")  # whatever else it looks at
 
-    def _leaves(self, t: Any) -> int:
+    def _leaves(self, t: Tensor) -> int:
         """The leaves that a value depends on. Nothing enters for that: the function may not use it."""
         known = t._storage.trace is self or id(t._storage) in self.current
         return self.reached.get(self.of(t), 0) if known else MODEL if t._requires_grad else 0

@@ -35,7 +35,7 @@ from calque.functional.options import factor
 from calque.functional.subclasses import ask, of_operator, others, public_function
 from calque.functional.writing import own_result
 from calque.observe.source import user_line
-from calque.ops.opdef import get
+from calque.ops.opdef import OpDef, get
 from calque.record.live import LiveFloat
 from calque.record.outputs import stored
 from calque.record.recorder import add_check, local
@@ -60,16 +60,16 @@ def as_operand(x: Any) -> Any:
     return NotImplemented
 
 
-def record_numbers(op: Any, a: Any, b: Any, dtype: dt.DType) -> Tensor:
+def record_numbers(op: OpDef, a: Any, b: Any, dtype: dt.DType) -> Tensor:
     """Record `op` on two operands converted to `dtype`; two numbers give a 0-d tensor."""
     if not is_tensor(a) and not is_tensor(b):
         a = operand(op.name, a, dtype) if dtype.is_complex else prim("full", (number(a), dtype), ())
     return record(op, (operand(op.name, a, dtype), operand(op.name, b, dtype)))
 
 
-def _general(name: str, rule: Callable[[Any, Any], dt.DType], check: Callable[..., None] | None, arrays: bool) -> Binary:
+def _general(name: str, rule: Callable[[Any, Any], dt.DType], check: Callable[..., None] | None, arrays: bool, numbers: bool) -> Binary:
     """The general path of a binary operation. `rule` gives the operand type; `check(name, a, b, dtype)` may refuse. `arrays`: NumPy arrays are
-    operands, too."""
+    operands, too. `numbers`: PyTorch computes it of two numbers, too."""
     op = get(name)
 
     def fallback(a: Any, b: Any) -> Any:
@@ -82,7 +82,7 @@ def _general(name: str, rule: Callable[[Any, Any], dt.DType], check: Callable[..
                 require_tensors(f"__{name}__", a)
         if not (is_tensor(a) or is_scalar(a)) or not (is_tensor(b) or is_scalar(b)):
             return NotImplemented
-        if name not in NUMBERS:
+        if not numbers:
             require_some_tensor(name, a, b)
         try:
             dtype = rule(a, b)
@@ -99,7 +99,6 @@ def _general(name: str, rule: Callable[[Any, Any], dt.DType], check: Callable[..
     return fallback
 
 
-NUMBERS = ("add", "sub", "mul", "div", "floor_divide")  # what PyTorch computes of two numbers, too
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
@@ -194,18 +193,20 @@ def _zero_divisor(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
 OPERATORS: dict[Binary, Binary] = {}
 
 
-def _build(name: str, rule: Callable[[Any, Any], dt.DType] = result_dtype, check: Any = None, unusual: Any = None) -> Binary:
-    """The function, which takes Tensors and numbers; `OPERATORS` holds the operator, which takes NumPy arrays as well."""
-    function = binary(get(name), _general(name, rule, check, False), unusual)
-    OPERATORS[function] = binary(get(name), _general(name, rule, check, True), unusual)
+def _build(
+    name: str, rule: Callable[[Any, Any], dt.DType] = result_dtype, check: Any = None, unusual: Any = None, numbers: bool = False
+) -> Binary:  # fmt: skip
+    """The function, which takes Tensors and numbers; `OPERATORS` holds the operator, which takes NumPy arrays as well. `numbers`: see `_general`."""
+    function = binary(get(name), _general(name, rule, check, False, numbers), unusual)
+    OPERATORS[function] = binary(get(name), _general(name, rule, check, True, numbers), unusual)
     return function
 
 
-_add = _build("add")
-_sub = _build("sub", check=_no_bool_minus, unusual=_are_bool)
-_mul = _build("mul")
-_div = _build("div", float_result, unusual=not_floating)
-_floor_divide = _build("floor_divide", check=_zero_divisor, unusual=not_floating)
+_add = _build("add", numbers=True)
+_sub = _build("sub", check=_no_bool_minus, unusual=_are_bool, numbers=True)
+_mul = _build("mul", numbers=True)
+_div = _build("div", float_result, unusual=not_floating, numbers=True)
+_floor_divide = _build("floor_divide", check=_zero_divisor, unusual=not_floating, numbers=True)
 _remainder = _build("remainder", check=_zero_divisor, unusual=not_floating)
 _fmod = _build("fmod", check=_zero_divisor, unusual=not_floating)
 _pow = _build("pow", check=_integer_power, unusual=not_floating)

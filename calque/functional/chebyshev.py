@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from calque.tensor import Tensor
 
-def series(t: Any, coefficients: Sequence[float]) -> Any:
+
+def series(t: Tensor, coefficients: Sequence[float]) -> Tensor:
     """The sum of a series at t in [-1, 1], by Clenshaw's recurrence."""
-    double, last, before = t * 2.0, coefficients[-1], 0.0
+    last: Any = coefficients[-1]
+    before: Any = 0.0
+    double = t * 2.0
     for c in coefficients[-2:0:-1]:
         last, before = double * last - before + c, last
     return t * last - before + coefficients[0]

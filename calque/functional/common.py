@@ -14,8 +14,8 @@ from calque.base.errors import ArgumentError, DTypeError, IndexTypeError, RankEr
 from calque.base.native import hot
 from calque.base.text import shown, type_name
 from calque.ops.opdef import get, no_complex
+from calque.record.at_once import possible
 from calque.record.live import LIVE
-from calque.record.novel import possible
 from calque.record.recorder import local
 from calque.run.interrupt import of_handler
 from calque.tensor import TENSOR_TYPES, Tensor, record, unary, wrap

@@ -36,6 +36,7 @@ from calque.functional.reductions import amax, amin, for_norm, prod, sum, vector
 from calque.functional.results import named_result
 from calque.functional.views import expand, squeeze, sum_to_shape, unsqueeze
 from calque.functional.windows import narrow
+from calque.record.nodes import FunctionNode
 from calque.record.recorder import local
 from calque.tensor import Tensor, function_node, output_nodes, upload
 
@@ -105,7 +106,7 @@ def _with_outputs(
         return outputs
     plain = [out.detach() for out in outputs]
 
-    def rule(node: Any, grads: list[Any]) -> tuple[Any]:
+    def rule(node: FunctionNode, grads: list[Any]) -> tuple[Any]:
         require_history(node)
         return (backward(again() if local.state.grad else plain, grads),)
 

@@ -17,6 +17,7 @@ from calque.base.text import described, shown
 from calque.functional.common import CAST, cast, prim
 from calque.functional.declared import public
 from calque.functional.views import permute
+from calque.record.nodes import GradNode
 from calque.record.recorder import local
 from calque.tensor import Tensor, function_node, record, upload, wrap
 
@@ -43,7 +44,7 @@ def wanted_strides(view: Layout, wanted: MemoryFormat | None) -> Shape:
 
 @functools.cache
 def _cast_back(dtype: DType) -> Callable[[Any, Any], tuple[Any, ...]]:
-    def backward(node: Any, grads: Any) -> tuple[Any, ...]:
+    def backward(node: GradNode, grads: Any) -> tuple[Any, ...]:
         return (cast(grads[0], dtype),)
 
     return backward

@@ -19,6 +19,7 @@ from calque.functional.formats import format_of, reordered
 from calque.functional.options import filled, held, size_of
 from calque.functional.views import expand
 from calque.functional.writing import check_target
+from calque.record.nodes import GradNode
 from calque.record.recorder import Trace, local
 from calque.tensor import Tensor, constant, function_node, wrap
 
@@ -68,7 +69,7 @@ def _over(target: Tensor, value: Tensor, own: bool = False) -> Tensor:
     return fresh
 
 
-def _same(node: Any, grads: Any) -> tuple[Any, ...]:
+def _same(node: GradNode, grads: Any) -> tuple[Any, ...]:
     return grads[0], None if node.next[1] is None else constant(0.0, grads[0]._layout)
 
 

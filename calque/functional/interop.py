@@ -26,6 +26,7 @@ from calque.functional.memory import export, own_buffer, share_array
 from calque.functional.options import resolve_device
 from calque.functional.subclasses import instead
 from calque.functional.views import detach, int_tuple
+from calque.record.nodes import GradNode
 from calque.record.recorder import local
 from calque.record.storage import Storage
 from calque.replay.effects import gradients_matter
@@ -235,7 +236,7 @@ def set_(input: Tensor, source: Any = (), storage_offset: int = 0, size: Any = N
     return input
 
 
-def _no_derivative(node: Any, grads: Any) -> Any:
+def _no_derivative(node: GradNode, grads: Any) -> Any:
     raise AutogradError(
         "[set_] the derivative for set_ is not implemented: expected memory without a history, got some of a tensor that requires grad; detach() it"
     )

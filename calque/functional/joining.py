@@ -23,6 +23,7 @@ from calque.functional.options import written
 from calque.functional.views import atleast_1d, atleast_2d, atleast_3d, expand, int_tuple, reshape, transpose, unsqueeze
 from calque.functional.windows import narrow, selected, sliced
 from calque.ir.symint import any_free
+from calque.record.nodes import GradNode
 from calque.record.places import require_one_place
 from calque.record.recorder import local
 from calque.run.buffer import strided
@@ -38,7 +39,7 @@ def _parts(input: Tensor, layouts: tuple[Layout, ...], label: str, join: Callabl
     views = tuple([alias(input, part) for part in layouts])
     if input._requires_grad and local.state.grad and views:
 
-        def backward(node: Any, grads: Any) -> tuple[Any]:
+        def backward(node: GradNode, grads: Any) -> tuple[Any]:
             like = next(g for g in grads if g is not None)
             dtype = like._layout.dtype
             full = [

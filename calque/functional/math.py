@@ -43,6 +43,7 @@ from calque.functional.views import sum_to_shape
 from calque.functional.writing import kept_operand
 from calque.observe.source import user_line
 from calque.ops.opdef import get
+from calque.record.nodes import FunctionNode
 from calque.record.places import require_one_place
 from calque.record.recorder import Trace, local
 from calque.tensor import Tensor, binary, function_node, read, record, wrap
@@ -108,7 +109,7 @@ def with_formula(
         out = state.trace.by_formula(inputs, out, backward, straight)
     if before and any(x._requires_grad for x in inputs) and out._layout.dtype.category >= 2:
 
-        def rule(node: Any, grads: list[Any]) -> tuple[Any, ...]:
+        def rule(node: FunctionNode, grads: list[Any]) -> tuple[Any, ...]:
             require_history(node)
             return backward(grads[0])
 
@@ -223,8 +224,7 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
 def sinc(input: Tensor) -> Tensor:
     """`sin(pi x) / (pi x)`, 1 at 0: (*) -> (*)."""
     given = _float(input)
-    x = widened(given)
-    at_zero = x == 0
+    at_zero = (x := widened(given)) == 0
     scaled = where(at_zero, 1.0, x) * math.pi
     return cast(where(at_zero, 1.0, prim("sin", scaled) / scaled), given._layout.dtype)
 

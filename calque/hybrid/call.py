@@ -19,7 +19,6 @@ from calque.base.dtypes import get_default_dtype
 from calque.base.errors import NotDense
 from calque.base.native import hot
 from calque.base.text import type_name
-from calque.hybrid.gradients import Gradients
 from calque.hybrid.graph import CallGraph, Spent, Unsupported
 from calque.hybrid.guards import Guards, Refused
 from calque.hybrid.handles import DATA, LEAF, StandIns, differences, noted, state_of_handle, views_among
@@ -33,9 +32,9 @@ from calque.nn.parameter import Parameter
 from calque.observe.causes import guard_missed
 from calque.observe.source import user_line
 from calque.record.nodes import GradNode
-from calque.record.others import SECTION, Sharing, handed_over
 from calque.record.recorder import Storage, Trace, flush, local, record_from_here
 from calque.record.state import State
+from calque.record.threads import SECTION, Sharing, handed_over
 from calque.record.trie import BOUND
 from calque.record.versions import Silent
 from calque.replay.capture import Capture, Script
@@ -85,16 +84,19 @@ class Entry:
         """Whether what the function can reach is as it was."""
         same = self.same
         if same is None:
-            self._look()
-        elif same and same.hold() and self.hooks == Changes.hooks and self.guards.rest_holds():
+            holds = self._compared()
+            if holds:
+                self._look()
+            return holds
+        if same and same.hold() and self.hooks == Changes.hooks and self.guards.rest_holds():
             return True
         return self._compared()
 
     def _look(self) -> None:
-        """Calls that are replayed again and again are worth a table."""
+        """Calls that are replayed again and again are worth a table of what holds now."""
         self.looks += 1
         if self.looks >= LOOKS:
-            facts = self.guards.facts()
+            facts = [("kind", fact[1]) if fact[0] == "class" else fact for fact in self.guards.facts]
             for t, storage, layout, needs in self.handles:
                 facts += [("slot", t, "_storage", storage), ("slot", t, "_layout", layout), ("slot", t, "_requires_grad", needs)]
             self.same = (hot is not None and hot.unchanged(facts)) or False
@@ -309,8 +311,7 @@ class Hybridized:
         if last is not None:
             Counts.replays += 1
             outcome, created = last.result, [walk.cells[k] for k in last.kept or ()]
-            for k, place in outcome.grads:
-                entry.leaves[k]._grad = None if place is None else handle(place, created, cells)
+            outcome.give_gradients(entry.leaves, created, cells)
             return given(entry.handles, outcome, cells, created, tensors, walk.known)
         Counts.continued += 1
         test = walk.steps[-1][0].test if walk.steps else None
@@ -550,24 +551,18 @@ def _is_spent(root: GradNode | None, ends: Iterable[int]) -> bool:
 def _replayed(entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor], numbers: list[Any] | None = None) -> Any:
     """`numbers`: those of the call, if they have been drawn already."""
     outcome: Outcome = macro.result
-    ending, gradients, storages = macro.ending, None, None
-    if outcome.grads:
-        gradients = outcome.gradients
-        if gradients is None:
-            values = [layout for _, layout in macro.created]
-            gradients = outcome.gradients = Gradients(entry.leaves, outcome.grads, outcome.unread, values)
-        storages, handles = gradients.take(cells)
+    ending, leaves = macro.ending, entry.leaves
+    for k in outcome.unread:  # nobody keeps them any more, so their memory is free for this program
+        leaves[k]._grad = cells[k - len(leaves)] = None
     known: list[Any] = numbers or []
     if macro.definitions and numbers is None:
         macro.define(known, [])
-    created = macro.start_directly(cells, known, storages) if ending else None
+    created = macro.start_directly(cells, known) if ending else None
     if created is None:
         created = macro.replay(local.state.trace, cells, known)
     else:
         ending = ""
-    del storages
-    if gradients is not None:
-        gradients.give(created, cells, handles)
+    outcome.give_gradients(leaves, created, cells)
     result = given(entry.handles, outcome, cells, created, tensors, known)
     Counts.replays += 1
     if ending:

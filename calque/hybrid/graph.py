@@ -1,7 +1,7 @@
 """The autograd graph of a hybridized call: recorded once as a template, used again by every replay.
 
 A replayed call is one node of the caller's graph. Its saved values are the storages that the replay made; the node's backward is a region of
-its own: the first time it walks the template with this call's storages put in place of the recorded ones, later it replays what that recorded.
+its own: the first time it walks a copy of the template for this call (`graph_copy.py`), later it replays what that recorded.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from calque.autograd.engine import Total, run_backward, second_time
 from calque.base.dtypes import float32
 from calque.base.errors import AutogradError
 from calque.base.layout import Layout, dense_layout
-from calque.hybrid.expand import Copy
+from calque.hybrid.graph_copy import GraphCopy
 from calque.hybrid.region import Region
 from calque.observe.source import user_site
 from calque.ops.opdef import OpDef
-from calque.record.live import LiveFloat, plain
+from calque.record.live import LiveFloat
 from calque.record.nodes import VIEW_RULE, CallNode, OutputNode
-from calque.record.others import SECTION
-from calque.record.path import Edge, Trace
+from calque.record.path import Edge
 from calque.record.places import path_of
 from calque.record.recorder import VIEW, Storage, local, realised
+from calque.record.threads import SECTION
 from calque.record.versions import modified
 from calque.replay.counts import Counts
 from calque.replay.effects import numbers
@@ -289,19 +289,11 @@ class CallGraph:
                 stack += gc.get_referents(item)
         return handles, raw
 
-    def _forget(self) -> None:
-        """Keep no values alive between uses."""
-        for storage in self.storages:
-            storage.trace, storage.buffer, storage.home = None, None, None
-        for t, _ in self.handles:
-            if id(t) not in self.arguments:
-                t._storage, t._cache = _NOTHING, None
-
     # -------------------------------------------------------------------------------------------------------------- using
 
     def take_over(self) -> list[Storage]:
         """The recorded call becomes a call like the replays: it gets new storages and, from its caller, new handles. The template keeps graph,
-        handles and storages: what the caller does to its own is nothing to the graph, and the graph's show no value between uses."""
+        handles and storages: what the caller does to its own is nothing to the graph, and the graph's show no value."""
         trace = local.state.trace
         created: list[Storage] = []
         for storage in self.storages:
@@ -318,7 +310,11 @@ class CallGraph:
             if t._base is not None and t._base._views:
                 t._base._views[:] = [held for held in t._base._views if held() is not t]
             t._base = t._views = None
-        self._forget()
+        for storage in self.storages:
+            storage.trace, storage.buffer, storage.home = None, None, None
+        for t, _ in self.handles:
+            if id(t) not in self.arguments:
+                t._storage, t._cache = _NOTHING, None
         return created
 
     def attach(self, outputs: list[Tensor], cells: list[Any], created: list[Storage], tensors: list[Tensor], known: list[Any]) -> None:
@@ -353,7 +349,8 @@ class CallGraph:
             if any(g is not None and k in reads for g, reads in zip(grads, self.reads, strict=True)):
                 raise _overwritten(node, call.values[k], call.versions[k])
         if local.state.grad:
-            return self._as_written(call, grads, node.next)
+            Counts.because("is differentiated more than once")
+            return self._walked(call, grads, node.next)
         waiting = local.state.waiting
         held = [waiting.held(t) for t in node.next]  # sums of floats depend on their order: the call adds to what is there, as it would as written
         given = [g._storage if g is not None else None for g in (*grads, *held)]
@@ -365,7 +362,7 @@ class CallGraph:
             key += (tuple([ids.index(i) for i in ids[-len(given) :]]),)
 
         def record() -> list[Any]:
-            return self._differentiate(call, grads, node.next, held)
+            return self._walked(call, grads, node.next, held)
 
         with SECTION:  # no lock of its own: the pass that is recorded takes this one, and so does whoever records this one
             self.present = call.numbers
@@ -381,83 +378,51 @@ class CallGraph:
         wanted = {k for k, t in enumerate(node.next) if id(t) in needed}
         return frozenset([item for item in asked if self.ways[item] & wanted])
 
-    def _as_written(self, call: Call, grads: Sequence[Any], targets: Sequence[Any]) -> list[Any]:
-        """Gradients that can be differentiated again: through a copy of the graph."""
-        Counts.because("is differentiated more than once")
+    def _walked(self, call: Call, grads: Sequence[Any], targets: Sequence[Any], earlier: Sequence[Any] | None = None) -> list[Any]:
+        """Gradients through a copy of the graph, as if this call had recorded it. `earlier`: gradients that the targets have already; None: what is
+        given can be differentiated again."""
+        again = earlier is None
+        graph = self._copy(call, targets, again)
+        roots = [(graph.memo.get(id(root)) or graph.ends[id(root)], g) for root, g in zip(self.roots, grads, strict=True) if g is not None]
+        wanted = [end for end, target in zip(graph.inputs, targets, strict=True) if target is not None]
+        held = [(end, g) for end, g in zip(graph.inputs, earlier or (), strict=False) if g is not None]
+        found = run_backward(roots, True, again, False, wanted, True, held)
+        return [None if target is None else found.get(id(end)) for end, target in zip(graph.inputs, targets, strict=True)]
+
+    def _copy(self, call: Call, targets: Sequence[Any], again: bool) -> GraphCopy:
+        """The graph of one call."""
         storages = {id(self.storages[k]): actual for k, actual in zip(self.own, call.values[len(self.used) :], strict=True)}
         handles = {id(t): (call.values[k], call.views[k][0] if k in call.views else self._layout_of(t)) for t, k in self.handles}
-        graph = Copy([leaf for _, leaf in self.leaves], targets, storages, handles, self.reached)
+        graph = GraphCopy([leaf for _, leaf in self.leaves], targets, storages, handles, self.reached, again)
+        graph.caches = self._caches(call, storages, handles)
+        values = call.numbers if again or not self.numbers else numbers(lambda: self.present, False)
         kept: dict[int, dict[int, Any]] = {}
-        for (item, place, _), value in zip(self.numbers, call.numbers, strict=True):
+        for (item, place, _), value in zip(self.numbers, values, strict=True):
             kept.setdefault(id(item), {})[place] = value
         graph.nodes(self.nodes, kept)
-        roots = [(graph.memo.get(id(root)) or graph.ends[id(root)], g) for root, g in zip(self.roots, grads, strict=True) if g is not None]
-        found = run_backward(roots, True, True, False, graph.inputs, True)
-        return [None if target is None else found.get(id(end)) for end, target in zip(graph.inputs, targets, strict=True)]
+        return graph
+
+    def _caches(self, call: Call, storages: dict[int, Storage], handles: dict[int, tuple[Storage, Layout]]) -> dict[int, tuple[Any, int, int]]:
+        """What handles know of the trace, if it is still that of the call: the views of them that it has recorded."""
+        trace, found = local.state.trace, {}
+        path = path_of(trace.cur) if self.views and trace is call.trace else []
+        for t, edge, base, slot in self.views:
+            held = handles[id(t)][0] if id(t) in handles else storages.get(id(t._storage), t._storage)
+            if held.trace is not trace:
+                continue
+            if slot < len(path) and path[slot] is edge:
+                if held.slot == base:
+                    found[id(t)] = trace, base, slot
+            else:  # the call stands elsewhere
+                place = next((k for k, e in enumerate(path) if e.op is VIEW and e.inputs == (held.slot,) and e.attrs == edge.attrs), -1)
+                if place >= 0:
+                    found[id(t)] = trace, held.slot, place
+        return found
 
     def _layout_of(self, t: Tensor) -> Layout:
         """What a handle was like when it was recorded; a leaf is the caller's, who may have changed it since."""
         found = self.arguments.get(id(t))
         return t._layout if found is None else found[2]
-
-    def _set_saved(self) -> None:
-        """Numbers and versions of the present call."""
-        if self.numbers:
-            for (item, place, _), value in zip(self.numbers, numbers(lambda: self.present, False), strict=True):
-                item.saved[place] = value
-        for item in self.nodes:
-            if item.saved:
-                item.versions = tuple(
-                    v._storage.version if isinstance(v, Tensor) else v.version if isinstance(v, Storage) else 0 for v in item.saved.values()
-                )
-
-    def _set_views(self, trace: Trace, here: bool) -> None:
-        """What the handles know of the trace, if it is still that of the call: the views of them that it has recorded."""
-        path = path_of(trace.cur) if self.views and here else []
-        for t, edge, base, slot in self.views:
-            held = t._storage
-            t._cache = None
-            if held.trace is trace and slot < len(path) and path[slot] is edge:
-                t._cache = (trace, base, slot) if held.slot == base else None
-            elif held.trace is trace:  # the call stands elsewhere
-                place = next((k for k, e in enumerate(path) if e.op is VIEW and e.inputs == (held.slot,) and e.attrs == edge.attrs), -1)
-                t._cache = (trace, held.slot, place) if place >= 0 else None
-
-    def _differentiate(self, call: Call, grads: Sequence[Any], targets: Sequence[Any], earlier: list[Any]) -> list[Any]:
-        """Walk the template as if this call had recorded it. `earlier`: gradients that the targets have already."""
-        trace = local.state.trace
-        for k, actual in zip(self.own, call.values[len(self.used) :], strict=True):
-            own = self.storages[k]
-            for name in _FIELDS:
-                setattr(own, name, getattr(actual, name))
-            trace.attached.pop(id(own), None)  # it stood for a value of another call then
-            if own.trace is trace:  # should a program start now, its buffer is needed
-                if own.buffer is None:
-                    trace.storages.append(own)
-                else:
-                    trace.attached[id(own)] = own
-        lent = [(t, t._storage, t._layout) for t, _ in self.handles if id(t) in self.arguments]  # leaves of the caller's that were arguments then
-        for t, cell in self.handles:
-            t._storage, t._layout, t._cache = call.values[cell], call.views[cell][0] if cell in call.views else self._layout_of(t), None
-        self._set_views(trace, trace is call.trace)
-        self._set_saved()
-        hooks = [(leaf, leaf._hooks) for _, leaf in self.leaves if isinstance(leaf, Tensor) and leaf._hooks]
-        for leaf, _ in hooks:  # the caller's graph runs them
-            leaf._hooks = None
-        wanted = [leaf for (_, leaf), target in zip(self.leaves, targets, strict=True) if target is not None]
-        roots = [(root, g) for root, g in zip(self.roots, grads, strict=True) if g is not None]
-        try:
-            before = [(leaf, g) for (_, leaf), g in zip(self.leaves, earlier, strict=True) if g is not None]
-            found = run_backward(roots, True, False, False, wanted, False, before)
-        finally:
-            for t, storage, view in lent:
-                t._storage, t._layout, t._cache = storage, view, None
-            for leaf, held_hooks in hooks:
-                leaf._hooks = held_hooks
-            for item, place, _ in self.numbers:
-                item.saved[place] = plain(item.saved[place])
-            self._forget()
-        return [None if target is None else found.get(id(leaf)) for (_, leaf), target in zip(self.leaves, targets, strict=True)]
 
 
 def _overwritten(node: FunctionNode, storage: Storage, version: int) -> AutogradError:

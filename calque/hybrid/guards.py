@@ -61,6 +61,7 @@ from calque.tensor import TENSOR_TYPES, Tensor
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), DType, Device, slice, range, frozenset)
 _RATES, _MOMENTA = ("lr", "initial_lr"), ("momentum", "betas")  # options of optimizers that schedules change
+Fact = tuple[Any, ...]  # (what, object, details ...), see `COMPARE`
 _LIMIT, _DEPTH = 20_000, 60  # values and levels; what reaches more runs as it is written
 
 
@@ -72,26 +73,16 @@ class Guards:
     """A snapshot of everything reached, and the check that it still holds."""
 
     def __init__(self) -> None:
-        self.always: list[tuple[Any, Any, Any]] = []  # mapping, key, value
-        self.modules: list[tuple[Any, Any, Any]] = []
-        self.cells: list[tuple[Any, Any]] = []
-        self.sizes: list[tuple[Any, int]] = []
-        self.module_sizes: list[tuple[Any, int]] = []
-        self.items: list[tuple[Any, tuple[Any, ...]]] = []
-        self.sequences: list[tuple[Any, tuple[Any, ...]]] = []  # those of them that are neither lists nor tuples, which cannot change
-        self.orders: list[tuple[Any, tuple[Any, ...]]] = []  # dicts and their keys
-        self.copies: list[tuple[Any, Any]] = []  # what is compared with a copy: sets, bytearrays
-        self.told: list[tuple[Callable[[], Any], Any]] = []  # what functions say of something that has no attributes
-        self.functions: list[tuple[Any, Any, Any, Any]] = []  # function, its code, defaults, defaults of keywords
-        self.slots: list[tuple[Any, str, Any]] = []  # object, attribute, value
-        self.kinds: list[tuple[Any, type]] = []
-        self.module_kinds: list[tuple[Any, type]] = []
+        self.facts: list[Fact] = []  # compared at every call, by the compiled module where it can
+        self.others: list[Fact] = []  # compared at every call by Python
+        self.modules: list[Fact] = []  # compared if some module has changed
         self.tensors: list[Tensor] = []
         self.epoch = Changes.epoch
         self.inexact = ""  # why Python may use a number without anybody noticing, if it may
-        self.objects = False  # whether there are copies, sequences, orders, slots or kinds
+        self.functions = False  # whether there are some of the user's
         self._changing: set[str] = set()  # attributes that replays change
-        self._own: list[tuple[Any, Any, Any]] = []  # attributes of the user's modules
+        self._own: list[Fact] = []  # attributes of the user's modules
+        self._items: list[Any] = []  # of lists, tuples and the like
         self._rates: list[dict[str, Any]] = []  # groups of optimizers
         self._options: list[dict[str, Any]] = []  # and their defaults
         self._seen: dict[Any, Any] = {}
@@ -105,68 +96,16 @@ class Guards:
 
     def hold(self) -> bool:
         """Whether everything is as it was."""
-        if not self._always_hold():
-            return False
-        for function, code, defaults, named in self.functions:
-            if function.__code__ is not code or function.__defaults__ is not defaults or function.__kwdefaults__ is not named:
-                return False
-        return self.rest_holds()
+        return _hold(self.facts) and self.rest_holds()
 
     def rest_holds(self) -> bool:
         """Whether that is as it was which is not among the `facts`."""
-        return (not self.objects or self._objects_hold()) and (self.epoch == Changes.epoch or self._modules_hold())
-
-    def facts(self) -> list[tuple[Any, ...]]:
-        """What is compared at every call, as the compiled module wants it, which does that object by object."""
-        found: list[tuple[Any, ...]] = [("absent", *entry[:2]) if entry[2] is MISSING else ("entry", *entry) for entry in self.always]
-        found += [("items", *entry) for entry in self.items if entry[0].__class__ is list]
-        found += [("unassigned", cell) if value is MISSING else ("cell", cell, value) for cell, value in self.cells]
-        found += [("length", *entry) for entry in self.sizes]
-        return found + [("function", *entry) for entry in self.functions]
-
-    def _objects_hold(self) -> bool:
-        if any(live != copy for live, copy in self.copies) or any(held.__class__ is not kind for held, kind in self.kinds):
+        if self.others and not _hold(self.others):
             return False
-        if any(ask() != answer for ask, answer in self.told):
-            return False
-        for sequence, kept in self.sequences:
-            if len(sequence) != len(kept) or not all(a is b or _same(a, b) for a, b in zip(sequence, kept, strict=True)):
+        if self.epoch != Changes.epoch:
+            if not _hold(self.modules):
                 return False
-        for mapping, keys in self.orders:
-            if len(mapping) != len(keys) or tuple(mapping) != keys:
-                return False
-        for held, name, value in self.slots:
-            found = getattr(held, name, MISSING)
-            if found is not value and not _same(found, value):
-                return False
-        return True
-
-    def _always_hold(self) -> bool:
-        """What the compiled module compares by identity, plain values by value."""
-        for mapping, key, value in self.always:
-            found = mapping.get(key, MISSING)
-            if found is not value and not _same(found, value):
-                return False
-        for cell, value in self.cells:
-            found = content(cell)
-            if found is not value and not _same(found, value):
-                return False
-        for sized, length in self.sizes:
-            if len(sized) != length:
-                return False
-        for sequence, items in self.items:
-            if len(sequence) != len(items) or not all(a is b or _same(a, b) for a, b in zip(sequence, items, strict=True)):
-                return False
-        return True
-
-    def _modules_hold(self) -> bool:
-        for mapping, key, value in self.modules:
-            found = mapping.get(key, MISSING)
-            if found is not value and not _same(found, value):
-                return False
-        if any(len(sized) != length for sized, length in self.module_sizes) or any(m.__class__ is not kind for m, kind in self.module_kinds):
-            return False
-        self.epoch = Changes.epoch
+            self.epoch = Changes.epoch
         return True
 
     def reached(self, value: Any) -> bool:
@@ -175,9 +114,9 @@ class Guards:
 
     def first_change(self) -> str:
         """The name of something that changed, for the statistics."""
-        for mapping, key, value in (*self.always, *self.modules):
-            found = mapping.get(key, MISSING)
-            if found is not value and not _same(found, value):
+        for what, held, *more in (*self.facts, *self.modules):
+            if what in ("entry", "absent") and not COMPARE[what](held, *more):
+                key = more[0]
                 return f"the state of a {type(key).__name__}" if isinstance(key, Tensor) else str(key)  # no values are read for a statistic
         return "a variable, a function or the length of a container"
 
@@ -199,26 +138,25 @@ class Guards:
                     done.add(name)
                     self._attribute(attributes, name)
         for entry in self._own:  # what code names may be written past `__setattr__`
-            (self.always if entry[1] in self._named else self.modules).append(entry)
+            (self.facts if entry[2] in self._named else self.modules).append(entry)
         self._require_repeatable()
         self.asks = not self._named.isdisjoint(ASKING)
-        self.sequences = [entry for entry in self.items if entry[0].__class__ not in (list, tuple)]
-        self.objects = bool(self.copies or self.told or self.sequences or self.orders or self.slots or self.kinds)
         read = self._changing & self._named
         if read:
             raise Refused(f"reads {min(read)}, which replays change")
         for defaults in self._options if "defaults" in self._named else ():
-            self.always += [(defaults, name, value) for name, value in defaults.items()]
+            self.facts += [("entry", defaults, name, value) for name, value in defaults.items()]
         for group in self._rates if self._named & {*_RATES, *_MOMENTA} else ():
-            self.always += [(group, name, group[name]) for name in _RATES + _MOMENTA if name in group]
+            self.facts += [("entry", group, name, group[name]) for name in _RATES + _MOMENTA if name in group]
 
     def _require_repeatable(self) -> None:
         """Refuse code that asks for files or takes what threads wait for: a replay would not, and while one records no other thread trains."""
         if self._paths and not self._named.isdisjoint(OF_FILES):
             raise Refused("asks for files")
-        found = [value for _, key, value in (*self.always, *self.modules, *self.slots) if key in self._named]
-        found += [value for _, value in self.cells] + [item for _, items in self.items for item in items]
-        if any(isinstance(value, LOCKS) for value in found):
+        entries = [fact for fact in (*self.facts, *self.others, *self.modules) if fact[0] in ("entry", "attribute")]
+        found = [value for _, _, key, value in entries if key in self._named]
+        found += [fact[2] for fact in self.facts if fact[0] == "cell"]
+        if any(isinstance(value, LOCKS) for value in (*found, *self._items)):
             raise Refused("takes a lock or waits for another thread")
 
     def reach(self, value: Any, depth: int = 0) -> None:
@@ -246,9 +184,9 @@ class Guards:
     def _tensor(self, value: Tensor, depth: int) -> None:
         """The attributes that somebody has put on a tensor."""
         held = value.__dict__
-        self.sizes.append((held, len(held)))
+        self.facts.append(("length", held, len(held)))
         for name in held.keys() - NOT_NOTES:
-            self.always.append((held, name, held[name]))
+            self.facts.append(("entry", held, name, held[name]))
             self.reach(held[name], depth + 1)
 
     def _inside(self, value: Any, depth: int) -> None:
@@ -265,13 +203,13 @@ class Guards:
         elif isinstance(value, (list, tuple, collections.deque)):
             if any(isinstance(getattr(value.__class__, name), types.FunctionType) for name in ("__len__", "__iter__")):
                 raise Refused(f"reaches a {value.__class__.__name__}, whose own code says what is in it")
-            self.items.append((value, tuple(value)))
+            self._sequence(value)
             for item in value:
                 self.reach(item, depth + 1)
             self._attributes(value, depth)
         elif isinstance(value, (dict, types.MappingProxyType)):
-            self.orders.append((value, tuple(value)))
-            self._mapping(value, depth, self.always, [])
+            self.others.append(("order", value, tuple(value)))
+            self._mapping(value, depth, self.facts, False)
             self._members(value, ("default_factory",) if isinstance(value, collections.defaultdict) else (), depth)
             self._attributes(value, depth)
         elif isinstance(value, functools.partial):
@@ -295,7 +233,7 @@ class Guards:
             self._asks(function)
             if not inside_package(code.co_filename) and not code.co_filename.startswith("<"):
                 self._unknown(f"calls {function.__qualname__}")
-                self._mapping(function.__dict__, depth, self.always, self.sizes)  # as of `functools.singledispatch`
+                self._mapping(function.__dict__, depth, self.facts)  # as of `functools.singledispatch`
                 return
             for found in contents(function):  # decorators of ours close over functions of the user's
                 if callable(found[1]):
@@ -303,14 +241,15 @@ class Guards:
             for taken in looked_up(function):
                 self._entry(*taken, depth)
             return
-        self.functions.append((function, code, function.__defaults__, function.__kwdefaults__))
+        self.facts.append(("function", function, code, function.__defaults__, function.__kwdefaults__))
+        self.functions = True
         if function.__kwdefaults__:
-            self._mapping(function.__kwdefaults__, depth, self.always, self.sizes)
-        self._mapping(function.__dict__, depth, self.always, self.sizes)
+            self._mapping(function.__kwdefaults__, depth, self.facts)
+        self._mapping(function.__dict__, depth, self.facts)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.reach(default, depth + 1)
         for cell, found in contents(function):
-            self.cells.append((cell, found))
+            self.facts.append(("unassigned", cell) if found is MISSING else ("cell", cell, found))
             if found is not MISSING:
                 self.reach(found, depth + 1)
         self._names(code, function.__globals__, depth)
@@ -346,7 +285,7 @@ class Guards:
         """A name that code looks for in vain: it may come later."""
         if (id(scope), name) not in self._seen:
             self._seen[id(scope), name] = scope
-            self.always.append((scope, name, MISSING))
+            self.facts.append(("absent", scope, name))
 
     def _name_of_python(self, name: str, names: list[str], depth: int) -> None:
         """A name that code finds among the built-in ones, where others may be put as well."""
@@ -370,7 +309,7 @@ class Guards:
 
     def _global(self, scope: dict[str, Any], name: str, names: list[str], depth: int) -> None:
         value = scope[name]
-        self.always.append((scope, name, value))
+        self.facts.append(("entry", scope, name, value))
         if isinstance(value, types.ModuleType):
             self._python_module(value, names, depth)
         else:
@@ -395,7 +334,7 @@ class Guards:
         file = getattr(module, "__file__", None)
         own = file is not None and not foreign(file)
         space = module.__dict__
-        self.sizes.append((space, len(space)))  # code may find out that something is not there, which may come later
+        self.facts.append(("length", space, len(space)))  # code may find out that something is not there, which may come later
         if isinstance(found := space.get("__getattr__"), types.FunctionType) and not foreign(found.__code__.co_filename):
             self._global(space, "__getattr__", names, depth + 1)
         for name in filter(space.__contains__, names):
@@ -411,7 +350,7 @@ class Guards:
         """A function of a module that is not the user's. One that the user has put there may do more than what is recorded."""
         if (id(space), name) not in self._seen:
             self._seen[id(space), name] = value
-            self.always.append((space, name, value))
+            self.facts.append(("entry", space, name, value))
             self._asks(value)
             if isinstance(value, types.FunctionType) and not foreign(value.__code__.co_filename):
                 self.reach(value, depth + 1)
@@ -421,11 +360,18 @@ class Guards:
         if getattr(value, "__name__", None) in OF_PROCESS and (getattr(value, "__module__", None) or "").split(".")[0] == "calque":
             raise Refused(f"calls {value.__name__}(), which tells how the process stands")
 
-    def _mapping(self, mapping: Any, depth: int, entries: list[tuple[Any, Any, Any]], sizes: list[tuple[Any, int]]) -> None:
-        sizes.append((mapping, len(mapping)))
+    def _mapping(self, mapping: Any, depth: int, facts: list[Fact], sized: bool = True) -> None:
+        if sized:
+            facts.append(("length", mapping, len(mapping)))
         for key, value in mapping.items():
-            entries.append((mapping, key, value))
+            facts.append(("entry", mapping, key, value))
             self.reach(value, depth + 1)
+
+    def _sequence(self, value: Any) -> None:
+        """The items of a list or the like; those of a tuple cannot change."""
+        self._items += value
+        if not isinstance(value, tuple):
+            (self.facts if value.__class__ is list else self.others).append(("items", value, tuple(value)))
 
     def _class(self, kind: type, made: bool) -> None:
         """A class of the user's: what code names of it and of its bases. `made`: it is not only the class of an object, code may call it."""
@@ -437,10 +383,10 @@ class Guards:
             self._unknown(f"reaches a {root}.{kind.__name__}")
         self._paths = self._paths or root == "pathlib"
         if made and isinstance(kind, abc.ABCMeta):  # what counts as an instance of it
-            self.told.append((abc.get_cache_token, abc.get_cache_token()))
+            self.others.append(("answer", abc.get_cache_token, abc.get_cache_token()))
         for base in kind.__mro__:
             if not foreign_class(base):
-                self.sizes.append((vars(base), len(vars(base))))  # a new attribute hides one of a class behind it
+                self.facts.append(("length", vars(base), len(vars(base))))  # a new attribute hides one of a class behind it
                 layer = not made and issubclass(kind, (Module, Optimizer))  # hardly made anew from one that exists
                 self._classes.append((vars(base), MADE if made else (), set(MADE) if layer else set()))
         if user_class(type(kind)):
@@ -449,7 +395,7 @@ class Guards:
     def _attribute(self, attributes: Any, name: str) -> None:
         """An attribute of a class that code names."""
         value = attributes[name]
-        self.always.append((attributes, name, value))
+        self.facts.append(("entry", attributes, name, value))
         if isinstance(value, (staticmethod, classmethod)):
             self.reach(value.__func__, 1)
         elif isinstance(value, property):
@@ -463,44 +409,42 @@ class Guards:
             raise Refused("has hooks")
         self._kind(module)
         own = module.__dict__
-        self.module_sizes.append((own, len(own)))
-        self.module_kinds.append((module, type(module)))
+        self.modules += [("length", own, len(own)), ("class", module, type(module))]
         for taken in looked_up(type(module).forward):
             self._entry(*taken, depth)
         entries = self.modules if type(module).__module__.split(".")[0] == "calque" else self._own
         for name, value in own.items():
             if name in ("_parameters", "_buffers", "_modules"):
-                self.modules.append((own, name, value))
-                self._mapping(value, depth, self.modules, self.module_sizes)
+                self.modules.append(("entry", own, name, value))
+                self._mapping(value, depth, self.modules)
             elif name not in ("_hybrid", "_non_persistent_buffers_set"):
-                entries.append((own, name, value))
+                entries.append(("entry", own, name, value))
                 self.reach(value, depth + 1)
 
     def _optimizer(self, optimizer: Optimizer, depth: int) -> None:
         """Options except the learning rate, which replays ask for; state tensors and dicts."""
         own = optimizer.__dict__
-        self.always += [(own, name, own[name]) for name in ("state", "param_groups")]
+        self.facts += [("entry", own, name, own[name]) for name in ("state", "param_groups")]
         self._kind(optimizer)
         self._options.append(own["defaults"])
-        self.items.append((optimizer.param_groups, tuple(optimizer.param_groups)))
+        self._sequence(optimizer.param_groups)
         for group in optimizer.param_groups:
             numbers = _RATES + _MOMENTA if cycles(group) else _RATES
-            self.always += [(group, name, value) for name, value in group.items() if name not in (*numbers, "params")]
-            self.items.append((group["params"], tuple(group["params"])))
+            self.facts += [("entry", group, name, value) for name, value in group.items() if name not in (*numbers, "params")]
+            self._sequence(group["params"])
             self._rates.append(group)
             for parameter in group["params"]:
                 self.reach(parameter, depth + 1)
-        self.sizes.append((optimizer.state, len(optimizer.state)))
+        self.facts.append(("length", optimizer.state, len(optimizer.state)))
         for parameter, values in optimizer.state.items():
-            self.always.append((optimizer.state, parameter, values))
-            self.sizes.append((values, len(values)))
+            self.facts += [("entry", optimizer.state, parameter, values), ("length", values, len(values))]
             for name, value in values.items():
                 if isinstance(value, Tensor):
-                    self.always.append((values, name, value))
+                    self.facts.append(("entry", values, name, value))
                     self.reach(value, depth + 1)
         for name, value in own.items():
             if name.endswith("_hooks") and isinstance(value, collections.OrderedDict):
-                self.sizes.append((value, len(value)))
+                self.facts.append(("length", value, len(value)))
 
     def _builtin(self, value: Any, depth: int) -> None:
         """A function in C: of a module, or a method of something."""
@@ -520,15 +464,15 @@ class Guards:
         if isinstance(value, set):
             if any(item.__class__ not in PLAIN for item in value):
                 raise Refused("reaches a set of objects")
-            self.copies.append((value, frozenset(value)))
+            self.others.append(("copy", value, frozenset(value)))
             return
         if isinstance(value, bytearray):
-            self.copies.append((value, bytes(value)))
+            self.others.append(("copy", value, bytes(value)))
             return
         if isinstance(value, threading.local):
             raise Refused("reaches state of a thread (threading.local)")
         if isinstance(value, functools._lru_cache_wrapper) and not foreign(value.__wrapped__.__code__.co_filename):
-            self.told.append((functools.partial(identities, value), identities(value)))
+            self.others.append(("answer", functools.partial(identities, value), identities(value)))
             self.reach(cached_results(value), depth + 1)
         self._kind(value)
         kind = type(value)
@@ -542,16 +486,17 @@ class Guards:
         attributes = getattr(value, "__dict__", None)
         internal = getattr(type(value), "not_guarded", None)
         if internal is not None and isinstance(attributes, dict):
-            self._mapping({name: found for name, found in attributes.items() if name not in internal}, depth, [], [])
-            self.always += [(attributes, name, found) for name, found in attributes.items() if name not in internal]
+            shown = {name: found for name, found in attributes.items() if name not in internal}
+            self.facts += [("entry", attributes, name, found) for name, found in shown.items()]
+            self._mapping(shown, depth, [])
             known = True
         elif isinstance(attributes, dict):
             changing = getattr(type(value), "replayed_state", ())
             if changing:
                 self._replayed_object(attributes, attributes.keys() if changing is True else changing, depth)
             else:
-                self.kinds.append((value, type(value)))
-                self._mapping(attributes, depth, self.always, self.sizes)
+                self.facts.append(("class", value, type(value)))
+                self._mapping(attributes, depth, self.facts)
             known = True
         names = slots(type(value))
         self._members(value, names, depth)
@@ -561,14 +506,14 @@ class Guards:
         """Attributes that an object keeps outside of a dict."""
         for name in names:
             found = getattr(value, name, MISSING)
-            self.slots.append((value, name, found))
+            self.others.append(("attribute", value, name, found))
             self.reach(found, depth + 1)
 
     def _replayed_object(self, attributes: dict[str, Any], changing: Any, depth: int) -> None:
         """An object of ours some of whose attributes replays keep up to date; code that reads them by name cannot be replayed."""
         for name, value in attributes.items():
             if name not in changing:
-                self.always.append((attributes, name, value))
+                self.facts.append(("entry", attributes, name, value))
             if name not in changing or isinstance(value, Optimizer):
                 self.reach(value, depth + 1)
             else:
@@ -584,3 +529,31 @@ class Guards:
 def _same(a: Any, b: Any) -> bool:
     """Equal plain values of one type."""
     return a.__class__ is b.__class__ and a.__class__ in PLAIN and bool(key_of(a) == key_of(b))
+
+
+def _are(found: Any, values: tuple[Any, ...]) -> bool:
+    return len(found) == len(values) and all(a is b or _same(a, b) for a, b in zip(found, values, strict=True))
+
+
+# By kind of fact, whether it still holds: the twin of `native/unchanged.c` for what may be among the `facts`, and those that only Python knows.
+COMPARE: dict[str, Callable[..., bool]] = {
+    "entry": lambda mapping, key, value: (found := mapping.get(key, MISSING)) is value or _same(found, value),
+    "absent": lambda mapping, key: key not in mapping,
+    "items": _are,
+    "cell": lambda cell, value: (found := content(cell)) is value or _same(found, value),
+    "unassigned": lambda cell: content(cell) is MISSING,
+    "length": lambda sized, length: len(sized) == length,
+    "function": lambda f, code, defaults, named: f.__code__ is code and f.__defaults__ is defaults and f.__kwdefaults__ is named,
+    "order": lambda mapping, keys: len(mapping) == len(keys) and tuple(mapping) == keys,
+    "copy": lambda live, copy: bool(live == copy),
+    "class": lambda held, kind: held.__class__ is kind,
+    "answer": lambda ask, answer: bool(ask() == answer),
+    "attribute": lambda held, name, value: (found := getattr(held, name, MISSING)) is value or _same(found, value),
+}
+
+
+def _hold(facts: list[Fact]) -> bool:
+    for fact in facts:
+        if not COMPARE[fact[0]](*fact[1:]):
+            return False
+    return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from calque.hybrid.gradients import Gradients
 from calque.hybrid.graph import CallGraph, Spent
 from calque.hybrid.region import Place, handle
 from calque.hybrid.structure import build
@@ -19,7 +18,7 @@ class Outcome:
     """What a replay gives back: `structure` describes the result, `grads` the new `.grad` of leaves, `template` the graph behind the outputs.
     `views`: which outputs are views, and of what, because a write to one of both then changes the history of the other."""
 
-    __slots__ = ("structure", "places", "grads", "differentiable", "views", "template", "spent", "single", "unread", "gradients", "losses")
+    __slots__ = ("structure", "places", "grads", "differentiable", "views", "template", "spent", "single", "unread", "losses")
 
     def __init__(
         self, structure: tuple[Any, ...], places: list[Place], grads: list[tuple[int, Place | None]], differentiable: list[int],
@@ -30,8 +29,13 @@ class Outcome:
         self.spent: list[Spent] = []  # what stands behind the differentiable outputs in the place of a template
         self.single = structure == ("tensor", 0) and not views
         self.unread: set[int] = set()  # leaves whose old gradient nobody reads
-        self.gradients: Gradients | None = None  # made for the first replay without looks at values
         self.losses: list[tuple[int, ReplayedLoss]] = []  # new storages from which backward passes started
+
+    def give_gradients(self, leaves: list[Tensor], created: list[Any], cells: list[Any]) -> None:
+        """Let leaves have their new gradients, whose program has been recorded or started: whatever interrupts a call leaves a leaf without a
+        gradient, never with one that has no value."""
+        for k, place in self.grads:
+            leaves[k]._grad = None if place is None else handle(place, created, cells)
 
 
 def given(reached: list[Any], outcome: Outcome, cells: list[Any], created: list[Any], tensors: list[Tensor], known: list[Any]) -> Any:

@@ -2,7 +2,7 @@
 the same kind.
 
 Then next to nothing is left to do in Python: the compiled module compares all that (`native/unchanged.c`) and runs the program on the memory of the
-run before (`Executable.again`). No gradient changes hands: handle, storage, buffer and memory of each are the ones that `Gradients` would have put
+run before (`Executable.again`). No gradient changes hands: handle, storage, buffer and memory of each are those that a replay has put
 there. Whatever is not as it was makes the call an ordinary replay, the twin of this one.
 """
 
@@ -20,9 +20,9 @@ from calque.hybrid.guards import PLAIN
 from calque.hybrid.outcome import Outcome, given
 from calque.hybrid.region import CallMemory
 from calque.observe import events
-from calque.record.others import LOCK
 from calque.record.path import Counters
 from calque.record.recorder import Storage, count_flush, local, realised
+from calque.record.threads import LOCK
 from calque.record.trie import root
 from calque.record.versions import silence
 from calque.replay.counts import Counts
@@ -156,7 +156,7 @@ def repeat_of(entry: Recorded, macro: Macro, args: tuple[Any, ...]) -> Repeat | 
     storages = [args[k]._storage for k in tensors] + entry.fixed
     if any(_array(storages[c]) is None for c in used):
         return None
-    rows, grads = _gradient_facts(entry, outcome) if entry.uses_grads else ([], {})
+    rows, grads = _gradient_facts(entry, macro) if entry.uses_grads else ([], {})
     if grads is None:
         return None
     for c in used:
@@ -172,7 +172,7 @@ def _plain(macro: Macro, direct: Direct, outcome: Outcome) -> bool:
         return False
     if outcome.template is not None or macro.checks or macro.unusual or macro.test is not None:
         return False
-    if outcome.gradients is not None and (outcome.gradients.dropped or outcome.gradients.others):
+    if any(k not in outcome.unread or place is None or place[0] != "created" for k, place in outcome.grads):
         return False
     if any((k in gradients) is not (first in gradients) for k, first in direct.twins):
         return False
@@ -181,8 +181,7 @@ def _plain(macro: Macro, direct: Direct, outcome: Outcome) -> bool:
 
 def _gradients(macro: Macro) -> set[int]:
     """Numbers of the new storages that are gradients."""
-    found = macro.result.gradients
-    return set() if found is None else {number for _, _, number, _, _ in found.rows}
+    return {place[1] for _, place in macro.result.grads if place is not None and place[0] == "created"}
 
 
 def _array(storage: Storage) -> Any:
@@ -208,12 +207,11 @@ def _state_facts(storage: Storage, written: bool) -> list[Fact]:
     return [*facts, *_slots(buffer, array=array, task=None, owner=None, export=None), ("data", array)]
 
 
-def _gradient_facts(entry: Recorded, outcome: Outcome) -> tuple[list[Fact], Any]:
+def _gradient_facts(entry: Recorded, macro: Macro) -> tuple[list[Fact], Any]:
     """What the gradients of the leaves have to be like, and their arrays by number; None for those if one is not what a replay leaves."""
     rows: list[Fact] = []
     arrays: dict[int, Any] = {}
-    changed = outcome.gradients.rows if outcome.gradients is not None else ()
-    given_ = {id(leaf): (number, value, view) for leaf, _, number, value, view in changed}
+    given_ = {id(entry.leaves[k]): (number, macro.created[number][1], view) for k, (_, number, view) in macro.result.grads}
     buffers = [leaf._grad._storage.buffer for leaf in entry.leaves if id(leaf) in given_ and leaf._grad is not None]
     for leaf in entry.leaves:
         grad = leaf._grad

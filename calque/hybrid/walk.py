@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from calque.base.device import InUse
 from calque.record.copies import copy_values
 from calque.record.live import leaves
-from calque.record.others import LOCK, foreign_buffer
 from calque.record.recorder import Storage, Trace, flush, local, record_from_here
 from calque.record.state import read_by_python
+from calque.record.threads import LOCK, foreign_buffer
 from calque.record.trie import root
 from calque.replay.capture import Script
 from calque.replay.macro import Macro, Test, key_of

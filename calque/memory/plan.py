@@ -20,7 +20,7 @@ from calque.record.recorder import local
 from calque.record.storage import realised
 from calque.report.devices import synchronize
 from calque.run.backends import host_memory
-from calque.tensor import wrap
+from calque.tensor import Tensor, wrap
 
 ROWS = 8
 PARAMETERS, RESULTS, TEMPORARY, REST = "made before", "results", "temporary", "other"
@@ -174,7 +174,7 @@ def _rehearsed(step: Callable[..., Any], inputs: tuple[Any, ...], steps: int, si
     return found
 
 
-def _sized(rehearsal: Rehearsal, t: Any, shape: Any, number: int) -> Any:
+def _sized(rehearsal: Rehearsal, t: Tensor, shape: Any, number: int) -> Any:
     """A tensor of another shape, without values; the given one, if it stays as it is."""
     if shape is None or tuple(shape) == tuple(t.shape):
         return t

@@ -26,9 +26,9 @@ from calque.observe.source import user_line
 from calque.record import recorder
 from calque.record.exclusive import judge
 from calque.record.live import plain
-from calque.record.others import LOCK
 from calque.record.places import Split
-from calque.record.recorder import Storage, following, hand_out, local, plan_of
+from calque.record.recorder import Storage, Trace, following, hand_out, local, plan_of
+from calque.record.threads import LOCK
 from calque.record.watching import Watcher
 from calque.run.backends import Structure, backend, compiler, host_memory
 from calque.run.buffer import Buffer, strided
@@ -182,7 +182,7 @@ class Rehearsal(Watcher):
 
     # -------------------------------------------------------------------------------------------------- programs
 
-    def flushing(self, trace: Any, reason: str) -> bool:
+    def flushing(self, trace: Trace, reason: str) -> bool:
         """A program would start here."""
         with LOCK:
             local.state.trace = following(trace, reason)
@@ -190,7 +190,7 @@ class Rehearsal(Watcher):
         trace.inputs, trace.scalars = [], []
         return True
 
-    def _start(self, trace: Any, reason: str) -> None:
+    def _start(self, trace: Trace, reason: str) -> None:
         edge = trace.cur
         for storage in trace.attached.values():
             if storage.trace is trace:

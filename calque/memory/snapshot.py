@@ -9,11 +9,11 @@ from collections import Counter
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from calque.base.errors import ArgumentError
+from calque.base.layout import Layout
 from calque.base.text import human, type_name
 from calque.memory.graphs import saved_by
 from calque.memory.plan import TensorHeld
@@ -224,7 +224,7 @@ def snapshot(since: Snapshot | None = None) -> Snapshot:
     return Snapshot(holders, places.blocks(), (stats.in_use, stats.peak, stats.cached), places.other(), since)
 
 
-def _text(layout: Any) -> str:
+def _text(layout: Layout) -> str:
     return f"{list(layout.shape)} {layout.dtype.name}"
 
 
@@ -236,7 +236,7 @@ class _Places:
         self.starts = [address for address, _, _ in self.found]
         self.shares: list[Counter[str]] = [Counter() for _ in self.found]
 
-    def note(self, storage: Any, name: str) -> None:
+    def note(self, storage: Storage | None, name: str) -> None:
         """A value of this variable."""
         array = None if storage is None or storage.buffer is None else storage.buffer.array
         if isinstance(array, np.ndarray):

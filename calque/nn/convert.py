@@ -16,6 +16,7 @@ from calque.functional.creation import zeros_like
 from calque.nn.parameter import is_lazy, replace_value
 from calque.replay.counts import Changes
 from calque.replay.effects import gradients_matter
+from calque.tensor import Tensor
 
 
 class Conversions:
@@ -53,7 +54,7 @@ class Conversions:
             raise RuntimeError("[Module.to] .to() does not accept copy argument: expected none, as a module is changed in place; use copy.deepcopy")
         device, dtype = _target(args, kwargs)
 
-        def convert(t: Any) -> Any:
+        def convert(t: Tensor) -> Tensor:
             if device is not None:
                 t = t.to(device)
             t = t.to(dtype) if dtype is not None and t.dtype.category >= 2 else t

@@ -16,6 +16,7 @@ from calque.autograd.passes import COMPOSITES
 from calque.base.errors import AutogradError, UnsupportedTypeError
 from calque.observe.source import user_line
 from calque.ops.opdef import no_complex
+from calque.record.nodes import FunctionNode
 from calque.record.recorder import local
 from calque.record.versions import modified
 from calque.tensor import Tensor, function_node, output_nodes, wrap
@@ -96,7 +97,8 @@ def with_gradient(
 
 
 def _save(
-    node: Any, inputs: tuple[Any, ...], values: tuple[Any, ...], shown: tuple[Any, ...], uses: tuple[int, ...], reads: bool, keeps: tuple[Any, ...]
+    node: FunctionNode, inputs: tuple[Any, ...], values: tuple[Any, ...], shown: tuple[Any, ...], uses: tuple[int, ...], reads: bool,
+    keeps: tuple[Any, ...],
 ) -> None:  # fmt: skip
     """Keep what a node's rule reads, and count the versions of what nobody may change until then."""
     versions = []
@@ -135,7 +137,7 @@ def of_complex(label: str, forward: Forward, inputs: tuple[Any, ...], count: int
 def formula(forward: Forward, backward: Backward) -> Callable[[Any, list[Any]], tuple[Any, ...]]:
     """The rule of a node, from its formulas: what `with_gradient` takes for `backward` as well, from a function that has the same ones for long."""
 
-    def apply(node: Any, grads: list[Any]) -> tuple[Any, ...]:
+    def apply(node: FunctionNode, grads: list[Any]) -> tuple[Any, ...]:
         inputs, versions, values = node.context
         if local.state.grad:
             if any(x is not None and modified(x._storage, v) for x, v in zip(inputs, versions, strict=True)):

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 from calque.base.errors import AutogradError, DTypeError
+from calque.base.layout import Layout
 from calque.base.text import described, function_name, type_name
 from calque.functional.common import is_tensor
 from calque.functional.creation import zeros
@@ -102,7 +103,7 @@ def _identity(label: str, tensors: list[Tensor], backward: Any, more: list[Tenso
     return outs
 
 
-def _zeros(layout: Any) -> Tensor:
+def _zeros(layout: Layout) -> Tensor:
     return zeros(tuple(layout.shape), dtype=layout.dtype, device=layout.device)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 from calque.base.dataclass import dataclass
 from calque.base.shapes import Shape, broadcast_shapes, broadcast_strides
@@ -181,12 +180,12 @@ Spec = ContractSpec | AddedSpec | BiasedSpec | AttentionSpec | RecurrentSpec | S
 SpecRule = Callable[[list[Shape], list[Shape], Attrs, Shape], Spec]
 
 
-def attributes(op: OpDef, spec: Any, part: int = 0) -> Attrs:
+def attributes(op: OpDef, spec: Spec, part: int = 0) -> Attrs:
     """The attributes of the node that `spec` was made of; `part`: which of several results it names."""
     return tuple([op.parts[part] if name == "part" else getattr(spec, name) for name in op.attrs])
 
 
-def flops(op: OpDef, spec: Any) -> int:
+def flops(op: OpDef, spec: Spec) -> int:
     """Multiplications and additions of a call with these parameters."""
     assert op.routine is not None, "a spec is made by a routine"
     return int(op.routine.flops([shape for shape, _ in spec.operand_views()], attributes(op, spec), getattr(spec, "out_shape", ())))

@@ -12,6 +12,17 @@ from calque.optim.optimizer import Optimizer, check_betas, check_common, check_r
 from calque.tensor import Tensor
 
 
+def moments(state: dict[str, Any], p: Tensor, g: Any, beta1: float, beta2: float) -> tuple[Any, Any]:
+    """Move the means of a parameter's gradient and of its square, which go into the state; the new ones."""
+    mean: Any = slot(state, "exp_avg", p)
+    square: Any = slot(state, "exp_avg_sq", p)
+    m = mean + (g - mean) * (1.0 - beta1)
+    v = square * beta2 + (g * g) * (1.0 - beta2)
+    replace(mean, m)
+    replace(square, v)
+    return m, v
+
+
 class Adam(Optimizer):
     """m = lerp(m, g, 1 - beta1);  v = beta2 v + (1 - beta2) g^2;  p = p - lr / c1 * m / (sqrt(v) / sqrt(c2) + eps).
 
@@ -69,11 +80,7 @@ class Adam(Optimizer):
             shrink, inverse, rate = next(found), next(found), next(found)
             g: Any = gradient(p, group, 0.0 if decoupled else decay)
             value: Any = p * shrink if decoupled and decay else p
-            mean, square = slot(state, "exp_avg", p), slot(state, "exp_avg_sq", p)
-            m: Any = mean + (g - mean) * (1.0 - beta1)
-            v: Any = square * beta2 + (g * g) * (1.0 - beta2)
-            replace(mean, m)
-            replace(square, v)
+            m, v = moments(state, p, g, beta1, beta2)
             if group["amsgrad"]:
                 largest = slot(state, "max_exp_avg_sq", p)
                 v = v.maximum(largest)

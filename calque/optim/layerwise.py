@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from calque import functional as T
+from calque.optim.adam import moments
 from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, gradient, replace, root, slot
 from calque.tensor import Tensor
 
@@ -124,12 +125,7 @@ class LAMB(Optimizer):
             first, second = next(found), next(found)
             state = self.state[p]
             g: Any = gradient(p, group)
-            mean: Any = slot(state, "exp_avg", p)
-            square: Any = slot(state, "exp_avg_sq", p)
-            m = mean + (g - mean) * (1.0 - beta1)
-            v = square * beta2 + (g * g) * (1.0 - beta2)
-            replace(mean, m)
-            replace(square, v)
+            m, v = moments(state, p, g, beta1, beta2)
             update = (m * first) / (v.sqrt() * second + eps) + p * decay
             size, length = p.norm(2), update.norm(2)
             replace(p, p - update * (_trust(size, length, size / length) * lr))

@@ -16,7 +16,7 @@ from calque.functional.complex import view_as_real
 from calque.optim.methods import has_methods
 from calque.optim.optimizer import Optimizer, check_range, replace
 from calque.record import recorder
-from calque.record.others import SECTION, handed_over
+from calque.record.threads import SECTION, handed_over
 from calque.tensor import Tensor, layout_of
 
 DECREASE, CURVATURE = 1e-4, 0.9  # the constants c1 and c2 of the Wolfe conditions

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from calque.optim.adam import moments
 from calque.optim.kept import count_of, number_of
 from calque.optim.methods import decayed, move_moments, state_of
-from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, gradient, replace, slot
+from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, gradient, replace
 from calque.tensor import Tensor
 
 
@@ -77,12 +78,7 @@ class NAdam(Optimizer):
             shrink, inverse, fresh, carried = next(found), next(found), next(found), next(found)
             g: Any = gradient(p, group, 0.0 if decoupled else decay)
             value: Any = p * shrink if decoupled and decay else p
-            mean: Any = slot(state, "exp_avg", p)
-            square: Any = slot(state, "exp_avg_sq", p)
-            m = mean + (g - mean) * (1.0 - beta1)
-            v = square * beta2 + (g * g) * (1.0 - beta2)
-            replace(mean, m)
-            replace(square, v)
+            m, v = moments(state, p, g, beta1, beta2)
             replace(p, value - (g * fresh + m * carried) / (v.sqrt() * inverse + eps))
 
     def update_by_methods(self, group: dict[str, Any], p: Tensor, g: Tensor) -> None:

@@ -32,7 +32,7 @@ from calque.optim.methods import update_by_methods
 from calque.optim.parts import update
 from calque.optim.updates import update_again
 from calque.record import recorder
-from calque.record.others import SECTION, handed_over
+from calque.record.threads import SECTION, handed_over
 from calque.record.watching import Watcher
 from calque.replay.effects import gradients_matter, numbers
 from calque.tensor import Tensor, constant, layout_of, upload

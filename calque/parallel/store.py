@@ -27,17 +27,7 @@ Updater = Callable[[Any, Tensor, Tensor], Any]
 
 
 def create(name: str = "local") -> "KVStore":
-    """A store: "local" sums on the CPU, "device" on the device of the stored value.
-
-    >>> import calque
-    >>> kv = calque.kvstore.create("local")
-    >>> kv.init(3, calque.ones(2))
-    >>> kv.push(3, [calque.ones(2), calque.ones(2) * 4])
-    >>> out = calque.zeros(2)
-    >>> kv.pull(3, out=out)
-    >>> out
-    tensor([5., 5.])
-    """
+    """`calque.kvstore.create` of the stores of one process: "local" sums on the CPU, "device" on the device of the stored value."""
     if name not in KINDS:
         raise ArgumentError(f"[kvstore] expected one of {', '.join(KINDS)}, got {shown(name)}")
     return KVStore(name)

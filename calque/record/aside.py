@@ -2,7 +2,7 @@
 (`__del__`, callbacks).
 
 Such code works as another thread would, with a state and a trace of its own: what the thread has recorded stays as it was, and a value that is
-needed of it is evaluated from a snapshot (see `others`). What such code has recorded is started before the thread goes on, which may overwrite what
+needed of it is evaluated from a snapshot (see `threads`). What such code has recorded is started before the thread goes on, which may overwrite what
 it reads.
 """
 

@@ -16,9 +16,9 @@ from calque.observe import events
 from calque.ops.opdef import get
 from calque.record import recorder
 from calque.record.fallback import refusal, way_out
-from calque.record.others import LOCK
 from calque.record.places import no_values
 from calque.record.recorder import Storage, realised
+from calque.record.threads import LOCK
 from calque.run.buffer import Buffer, interrupted, strided
 from calque.run.dispatch import new_array
 from calque.run.engine import Task

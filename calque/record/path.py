@@ -101,7 +101,7 @@ class Trace:
     `inputs`, `scalars`, `cur`, `n` change with no call in between, where Ctrl-C could come."""
 
     __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks", "ran", "recorded")
-    eager = False  # whether operations are computed where they are written (see `novel.py`)
+    eager = False  # whether operations are computed where they are written (see `at_once.py`)
     transforms = False  # whether they are those of a function that is transformed
     exports = False  # whether they become a program, whose gradients are those of its operations
 
@@ -113,7 +113,7 @@ class Trace:
         self.inputs: list[Buffer] = []
         self.scalars: list[Scalar] = []
         self.checks: list[tuple[int, Callable[[int], Exception], str]] = []
-        self.recorded = 0  # whether small operations are recorded, too: where their path comes again, or always, see `novel.py`
+        self.recorded = 0  # whether small operations are recorded, too: where their path comes again, or always, see `at_once.py`
         self.ran: dict[int, Buffer] | None = None  # by id of a storage: values of a call that is recorded again after its programs have run
 
 

@@ -26,10 +26,9 @@ from calque.observe import events
 from calque.observe.causes import cause_of, flushed, seldom_repeats
 from calque.observe.source import user_line
 from calque.ops import opdef
+from calque.record.at_once import fresh
 from calque.record.exclusive import judge
 from calque.record.fallback import refusal, say, way_out
-from calque.record.novel import fresh
-from calque.record.others import LOCK, foreign_buffer
 from calque.record.path import SEVERAL, Counters, Edge, Instead, Key
 from calque.record.path import Trace as Trace
 from calque.record.places import Split, build_program, device_of, floating_outputs, split
@@ -38,6 +37,7 @@ from calque.record.state import local as local
 from calque.record.state import record_from_here as record_from_here
 from calque.record.storage import Storage as Storage
 from calque.record.storage import realised as realised
+from calque.record.threads import LOCK, foreign_buffer
 from calque.record.trie import BOUND, beat, evict, full, loosen, retire, root, varies
 from calque.run.backends import require_memory
 from calque.run.buffer import Buffer, next_program, strided

@@ -48,8 +48,8 @@ def beat(edge: Edge, rhythm: tuple[int, int, int, int]) -> None:
 
 def loosen(edge: Edge) -> None:
     """A program ends here at a line whose programs seldom come again: if it is long, small operations that leave its path, or another one that begins
-    as it does, are computed at once (`novel.py`), and the large ones are cut by content as what follows a cut is. Pieces of such programs come again
-    where the whole does not: the bodies of a loop of another length, blocks in another order."""
+    as it does, are computed at once (`at_once.py`), and the large ones are cut by content as what follows a cut is. Pieces of such programs come
+    again where the whole does not: the bodies of a loop of another length, blocks in another order."""
     if edge.depth < LONG:
         return
     first = before = edge

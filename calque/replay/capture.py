@@ -17,10 +17,10 @@ from calque.base.layout import Layout
 from calque.observe.source import user_line
 from calque.record.live import LIVE, LiveFloat, LiveInt, leaves, live, plain, rebuilt
 from calque.record.numbers import scalar_tag
-from calque.record.others import LOCK
 from calque.record.path import Edge
 from calque.record.recorder import INPUT, Storage, Trace, flush, local, materialise
 from calque.record.state import read_by_python
+from calque.record.threads import LOCK
 from calque.record.trie import BOUND, root
 from calque.record.versions import written_since
 from calque.record.watching import Watcher

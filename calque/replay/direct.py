@@ -7,10 +7,10 @@ from typing import Any
 from calque.backend.base import Scalar
 from calque.observe import events
 from calque.observe.source import user_line
-from calque.record.others import LOCK
 from calque.record.path import Counters, Edge
 from calque.record.places import Split
 from calque.record.recorder import count_flush, local
+from calque.record.threads import LOCK
 from calque.record.trie import root
 from calque.run.buffer import Buffer
 from calque.run.dispatch import Plan, dispatch

@@ -16,9 +16,9 @@ import numpy as np
 from calque.base.dataclass import dataclass
 from calque.base.device import Device
 from calque.base.layout import Layout
-from calque.record.others import foreign_buffer
 from calque.record.path import SEVERAL, Edge
 from calque.record.recorder import Storage, Trace, local, realised, share_value, snapshot
+from calque.record.threads import foreign_buffer
 from calque.record.versions import silence
 from calque.replay.direct import start_plan
 from calque.run.buffer import Buffer, strided
@@ -266,9 +266,8 @@ class Macro:
             if held:
                 SHIELD.release()
 
-    def start_directly(self, cells: list[Any], known: list[Any], storages: list[Any] | None = None) -> list[Storage] | None:
-        """`replay` and the flush in one, without the trace, if the stretch is a whole trace that updates state in place; else None. `storages`:
-        the new ones, as far as the caller has made them (they have buffers without a value); the list is filled up."""
+    def start_directly(self, cells: list[Any], known: list[Any]) -> list[Storage] | None:
+        """`replay` and the flush in one, without the trace, if the stretch is a whole trace that updates state in place; else None."""
         direct = self.start_up
         if direct is None:
             direct = self.start_up = self._find_direct()
@@ -282,10 +281,7 @@ class Macro:
         if written and max(map(getrefcount, written)) > 4 and any(getrefcount(b) > 5 + b.pins for b in written):
             if not sum(map(let_go, written)) or any(getrefcount(b) > 5 + b.pins for b in written):
                 return None
-        created: list[Any] = [None] * len(self.created) if storages is None else storages
-        for k, storage in enumerate(created):
-            if storage is None:
-                created[k] = realised(Buffer(None), self.created[k][1])
+        created = [realised(Buffer(None), layout) for _, layout in self.created]
         for k, first in direct.twins:
             created[k].buffer = created[first].buffer
         for cell, _, versions, layout, writer in self.written:

@@ -17,6 +17,7 @@ from calque.base.cache import Cache
 from calque.base.dataclass import dataclass
 from calque.base.errors import LeakWarning
 from calque.observe.source import inside_package, user_line, warn_user
+from calque.record.nodes import GradNode
 from calque.record.path import Counters
 from calque.record.trie import BOUND
 
@@ -75,7 +76,7 @@ def watch_history(t: Any) -> None:
         )
 
 
-def _survey(node: Any, kept: dict[int, weakref.ref[Any]]) -> tuple[int, int, bool]:
+def _survey(node: GradNode, kept: dict[int, weakref.ref[Any]]) -> tuple[int, int, bool]:
     """Of the graph of `node`: nodes of the same recorded operation, all (up to a bound), whether a backward used some part. Behind a cut one
     operation is met again in every path, whatever the iterations are: there only the nodes in `kept` count."""
     same = visits = 0

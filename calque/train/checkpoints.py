@@ -106,7 +106,7 @@ class Checkpoints:
         return entries
 
     @staticmethod
-    def _entry(entry: Any) -> dict[str, Any]:
+    def _entry(entry: dict[str, Any]) -> dict[str, Any]:
         """One line of the index, which may only name a file beside it."""
         file = entry["file"]
         if not isinstance(file, str) or os.path.basename(file) != file:

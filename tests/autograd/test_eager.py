@@ -13,7 +13,7 @@ import calque
 from calque import nn
 from calque.base.config import settings
 from calque.base.errors import DeviceError
-from calque.record import novel, trie
+from calque.record import at_once, trie
 from calque.record.recorder import local, record_from_here
 from tests.fuzz.check import mismatch
 
@@ -22,7 +22,7 @@ from tests.fuzz.check import mismatch
 def everything(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whatever is new is computed at once."""
     calque.synchronize()
-    monkeypatch.setattr(settings, "eager", novel.ALL)
+    monkeypatch.setattr(settings, "eager", at_once.ALL)
     yield
     calque.synchronize()
 
@@ -31,12 +31,12 @@ def both(function: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """`function(start)` gives the same arrays recorded and computed. `start`: a number that makes the operations new."""
     monkeypatch.setattr(settings, "eager", 0)
     recorded = [np.asarray(x.tolist(), np.float64) for x in function()]  # type: ignore[operator]
-    monkeypatch.setattr(settings, "eager", novel.ALL)
+    monkeypatch.setattr(settings, "eager", at_once.ALL)
     calque.synchronize()
     with pytest.MonkeyPatch.context() as patch:
         begun: list[bool] = []
-        make: Any = novel.Computing.make
-        patch.setattr(novel.Computing, "make", staticmethod(lambda: begun.append(True) or make()))
+        make: Any = at_once.Computing.make
+        patch.setattr(at_once.Computing, "make", staticmethod(lambda: begun.append(True) or make()))
         patch.setattr("calque.record.path.Edge.keep", lambda *_: None)
         from calque.record.trie import forget
 

@@ -15,7 +15,7 @@ import numpy as np
 import calque
 import calque.nn.functional
 from calque.base.config import settings
-from calque.record import novel, recorder, trie
+from calque.record import at_once, recorder, trie
 from calque.run import pipeline
 from calque.run.dispatch import Plan
 from tests.fuzz.pool import EPS, Value, array_of
@@ -39,11 +39,11 @@ def mode(backend: str = "cpu", *, fusion: bool = True, reuse: bool = True, inter
     turns = {"": repeat(0), "all": repeat(1 << 30), "every other": cycle((1 << 30, 0))}[interpreted]
     Plan.patience = lambda plan: next(turns)  # type: ignore[method-assign]
     forget()
-    before, begin, fresh = settings.eager, novel.begin, recorder.fresh
-    settings.eager = novel.ALL if computed else 0
+    before, begin, fresh = settings.eager, at_once.begin, recorder.fresh
+    settings.eager = at_once.ALL if computed else 0
     number = count()
     if computed == "one":
-        novel.begin = lambda *state: None if next(number) % 3 else begin(*state)  # what was recorded until then runs before it
+        at_once.begin = lambda *state: None if next(number) % 3 else begin(*state)  # what was recorded until then runs before it
         recorder.fresh = lambda state, trace, goes_on: trace  # a flush has what follows recorded
     settings.backend = backend
     pipeline.compile_program = partial(original, fusion=fusion, reuse=reuse)  # type: ignore[assignment]
@@ -51,7 +51,7 @@ def mode(backend: str = "cpu", *, fusion: bool = True, reuse: bool = True, inter
         yield
     finally:
         forget()
-        settings.eager, novel.begin, recorder.fresh = before, begin, fresh
+        settings.eager, at_once.begin, recorder.fresh = before, begin, fresh
         settings.backend, pipeline.compile_program, Plan.patience = saved  # type: ignore[assignment,method-assign]
 
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import pytest
 
 from calque.hybrid import call
-from calque.record import others
+from calque.record import threads
 from tests.fuzz.threads import mismatch, report
 
 
@@ -16,7 +16,7 @@ from tests.fuzz.threads import mismatch, report
 def _alone_again() -> Iterator[None]:
     """Other tests count the programs of threads that share nothing."""
     yield
-    others.Sharing.left = 0
+    threads.Sharing.left = 0
 
 
 @pytest.mark.usefixtures("both_ways")

@@ -14,7 +14,7 @@ import calque
 from calque import nn
 from calque.base.native import hot
 from calque.hybrid import region, repeat, walk
-from calque.record import others, recorder, trie
+from calque.record import recorder, threads, trie
 from calque.replay import capture
 from tests.hybrid.common import counts, reasons
 
@@ -26,7 +26,7 @@ def _cold() -> Iterator[None]:
     calque.synchronize()
     trie.forget()
     yield
-    others.Sharing.left = 0
+    threads.Sharing.left = 0
 
 
 @pytest.fixture
@@ -338,7 +338,7 @@ def test_a_way_that_writes_is_gone_alone_if_another_thread_found_it_meanwhile(
 
     def replayed(self: walk.Walk, macro: Any) -> None:
         if macro.written and threading.current_thread() is main:
-            alone.append(others.SECTION._is_owned())  # type: ignore[attr-defined]
+            alone.append(threads.SECTION._is_owned())  # type: ignore[attr-defined]
         replay(self, macro)
 
     monkeypatch.setattr(walk.Walk, "_look", looked)

@@ -16,7 +16,7 @@ import calque
 from calque import nn
 from calque.base.errors import AutogradError, LeakWarning
 from calque.hybrid import walk
-from calque.record import others, recorder
+from calque.record import recorder, threads
 from calque.replay import capture, macro
 from calque.report import history
 from calque.run.buffer import Buffer
@@ -42,7 +42,7 @@ def together(targets: list[Any], interval: float) -> None:
 def alone_again() -> Iterator[None]:
     """Other tests count the programs of threads that share nothing."""
     yield
-    others.Sharing.left = 0
+    threads.Sharing.left = 0
 
 
 def in_thread(work: Callable[[], Any]) -> Any:
@@ -268,8 +268,8 @@ def test_another_handle_on_what_another_thread_has_recorded() -> None:
 
 
 def test_all_values_of_another_threads_trace_are_evaluated_at_once(monkeypatch: Any) -> None:
-    start, count = others.dispatch, []
-    monkeypatch.setattr(others, "dispatch", lambda *args: (count.append(1), start(*args)))
+    start, count = threads.dispatch, []
+    monkeypatch.setattr(threads, "dispatch", lambda *args: (count.append(1), start(*args)))
     values, _ = in_thread(lambda: ([calque.full((2,), float(k)) * 2.0 for k in range(8)], recorder.local.state.trace))
     total = sum(value + 1.0 for value in values)
     assert total.tolist() == [2.0 * sum(range(8)) + 8.0] * 2
@@ -332,7 +332,7 @@ def test_one_model_in_several_threads(hybridized: bool, trainers: int, rng: Any)
 def test_a_child_is_not_kept_waiting_by_a_thread_that_is_gone() -> None:
     script = """
 import os, threading, warnings, calque
-from calque.record.others import LOCK, SECTION
+from calque.record.threads import LOCK, SECTION
 warnings.simplefilter("ignore")
 held, over = threading.Event(), threading.Event()
 def hold():

@@ -19,7 +19,7 @@ from calque.base.extras import need, there
 from calque.base.text import shown
 from calque.exported.native.around import TAGS, classes, cmake, wheel
 from calque.exported.native.header import header
-from calque.exported.native.plan import FUNCTIONS, make_plan
+from calque.exported.native.plan import FUNCTIONS, Plan, make_plan
 from calque.exported.native.tables import library_texts, weights_file
 from calque.exported.native.web import web_files
 
@@ -98,7 +98,7 @@ def compile_exported(
     return _written(Path(folder), files)
 
 
-def _wheel(plan: Any, system: Target, target: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
+def _wheel(plan: Plan, system: Target, target: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
     """A wheel of what has been made."""
     shared = system.shared.format(plan.name)
     if target not in TAGS:

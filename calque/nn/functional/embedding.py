@@ -18,6 +18,7 @@ from calque.nn.functional.checks import check_indices, values_of
 from calque.nn.functional.rows import SELECT_ROWS, choose, constant, positions
 from calque.nn.gradient import Saved, with_gradient
 from calque.observe.source import user_line, warn_user
+from calque.record.nodes import GradNode
 from calque.record.recorder import Trace, local
 from calque.replay.capture import abort
 from calque.tensor import Tensor, function_node, read, record
@@ -169,7 +170,7 @@ def _named_rows(weight: Tensor, index: Tensor, skip: int | None) -> Tensor:
     finally:
         state.grad = True
 
-    def rule(node: Any, grads: Any) -> tuple[Any, ...]:
+    def rule(node: GradNode, grads: Any) -> tuple[Any, ...]:
         abort("makes a sparse gradient")
         rows, values = T.reshape(node.saved[0], (-1,)), T.reshape(grads[0], (-1, extent[1]))
         if skip is not None:

@@ -41,7 +41,7 @@ def resized(x: Tensor, d: int, out: int, scale: float | None, cubic: bool, align
     return total  # type: ignore[no-any-return]
 
 
-def _cubic(t: Any) -> tuple[Any, ...]:
+def _cubic(t: Tensor) -> tuple[Any, ...]:
     """Weights of the four neighbours: see `vision._cubic_weights`."""
     a = -0.75
 

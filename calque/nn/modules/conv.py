@@ -64,10 +64,7 @@ class _Conv(Module):
             raise ArgumentError(f"[{name}] expected kernel_size and stride >= 1, got {self.kernel_size} and {self.stride}")
         first, second = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
         self.weight = fresh((first, second // groups, *self.kernel_size), device, dtype)
-        if bias:
-            self.bias = fresh((out_channels,), device, dtype)
-        else:
-            self.register_parameter("bias", None)
+        self.register_parameter("bias", fresh((out_channels,), device, dtype) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -49,10 +49,7 @@ class Linear(Module):
         self.in_features = int(in_features)
         self.out_features = int(out_features)
         self.weight = fresh((out_features, in_features), device, dtype)
-        if bias:
-            self.bias = fresh((out_features,), device, dtype)
-        else:
-            self.register_parameter("bias", None)
+        self.register_parameter("bias", fresh((out_features,), device, dtype) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -175,10 +172,7 @@ class Bilinear(Module):
             raise ArgumentError(f"[Bilinear] in1_features must be > 0, but got {in1_features}")
         self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
         self.weight = fresh((out_features, in1_features, in2_features), device, dtype)
-        if bias:
-            self.bias = fresh((out_features,), device, dtype)
-        else:
-            self.register_parameter("bias", None)
+        self.register_parameter("bias", fresh((out_features,), device, dtype) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -12,6 +12,7 @@ from calque.base.text import type_name
 from calque.functional.views import detach
 from calque.nn.module import Module
 from calque.nn.parallel.primitives import devices_of
+from calque.record.nodes import GradNode
 from calque.record.recorder import local
 from calque.tensor import Tensor, function_node, output_nodes
 
@@ -50,7 +51,7 @@ def _attach(tensors: Sequence[Tensor], made: list[tuple[int, Tensor]]) -> None:
     """One graph node behind all copies."""
     sources = [k for k, _ in made]
 
-    def backward(node: Any, grads: Any) -> Any:
+    def backward(node: GradNode, grads: Any) -> Any:
         found: list[Any] = [None] * len(tensors)
         for k, g in zip(sources, _home([tensors[k]._layout.device for k in sources], grads), strict=True):
             if g is not None:

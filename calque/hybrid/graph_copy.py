@@ -1,4 +1,4 @@
-"""The graph of one hybridized call, node by node: what gradients of gradients need, which a recorded gradient cannot give.
+"""The graph of one hybridized call, node by node: what its gradient is recorded from, and what gradients of gradients need.
 
 The template of the call's recording is copied with the storages, numbers and inputs of the call at hand in place of the recorded ones.
 """
@@ -20,13 +20,16 @@ from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, function_n
 _PLAIN = (type, types.ModuleType, types.CodeType, types.BuiltinFunctionType, str, bytes, int, float, complex, bool, slice, range, type(None))
 
 
-class Copy:
-    """Copies of a template's nodes. `targets`: where the gradients of its leaves go in the caller's graph."""
+class GraphCopy:
+    """Copies of a template's nodes. `targets`: where the gradients of its leaves go in the caller's graph; `again`: they can be differentiated again;
+    `caches`: by id of a handle, what its copy remembers."""
 
     def __init__(
-        self, leaves: Sequence[Any], targets: Sequence[Any], storages: dict[int, Storage], handles: dict[int, tuple[Storage, Any]], kept: set[int]
-    ) -> None:
+        self, leaves: Sequence[Any], targets: Sequence[Any], storages: dict[int, Storage], handles: dict[int, tuple[Storage, Any]], kept: set[int],
+        again: bool,
+    ) -> None:  # fmt: skip
         self.storages, self.handles, self.kept = storages, handles, kept
+        self.caches: dict[int, Any] = {}
         self.inputs: list[Any] = []  # one node per leaf; gradients stop there
         self.ends: dict[int, Any] = {}
         self.memo: dict[int, Any] = {}
@@ -36,7 +39,7 @@ class Copy:
             node.next = (target,)
             self.inputs.append(node)
             self.ends[id(leaf)] = node
-            if isinstance(leaf, Tensor) and isinstance(target, Tensor):
+            if again and isinstance(leaf, Tensor) and isinstance(target, Tensor):
                 self.memo[id(leaf)] = target
 
     def nodes(self, nodes: Sequence[Any], values: dict[int, dict[int, Any]]) -> None:
@@ -116,7 +119,7 @@ class Copy:
         if storage is None:
             return t
         made: Tensor = wrap(storage, view, type(t))
-        made._requires_grad = t._requires_grad
+        made._requires_grad, made._cache = t._requires_grad, self.caches.get(id(t))
         if t._grad_fn is not None:
             made._grad_fn = self.value(t._grad_fn)
         return made
