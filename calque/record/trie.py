@@ -124,6 +124,12 @@ def full() -> bool:
     return Counters.edges >= settings.max_trie_edges or Counters.edges * EDGE + Counters.nbytes >= limit - limit // 32
 
 
+def make_room(edge: Edge) -> None:
+    """Forget what was used least recently if the trie is full, but nothing that leads to this edge."""
+    if full():
+        evict(edge)
+
+
 def evict(here: Edge = _ROOT) -> None:
     """Forget what was used least recently, until three quarters of what may be kept are left. Loops that still run find their paths again. `here`:
     where the calling thread records. What is forgotten is only no longer found: who has come to such an edge goes on from it."""
