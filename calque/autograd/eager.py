@@ -36,12 +36,12 @@ from calque.observe.source import user_site
 from calque.ops import BUILTIN
 from calque.ops.opdef import REGISTRY, OpDef, get
 from calque.record import recorder
+from calque.record.inferred import RESULTS, result_by, result_of
 from calque.record.nodes import FunctionNode, GradNode
 from calque.record.novel import Computing, possible
 from calque.record.numbers import BAKED, scalar_tag
 from calque.record.path import BEHIND, Counters, Edge
 from calque.record.recorder import State, Storage, Trace, local, recording_line
-from calque.record.results import RESULTS, result_by, result_of
 from calque.record.trie import BOUND, make_room, root
 from calque.record.versions import Silent
 from calque.run import dispatch

@@ -22,9 +22,9 @@ from calque.nn.hooks import BACKWARD_HOOK
 from calque.observe.source import user_line
 from calque.ops.opdef import OpDef, get
 from calque.record import recorder
+from calque.record.inferred import result_of
 from calque.record.live import plain
 from calque.record.recorder import Storage, local, recording_line
-from calque.record.results import result_of
 from calque.record.versions import Silent
 from calque.record.watching import Watcher
 from calque.run.buffer import strided

@@ -26,12 +26,12 @@ from calque.observe.source import user_line
 from calque.ops import opdef
 from calque.record.exclusive import judge
 from calque.record.fallback import say
+from calque.record.inferred import RESULTS, result_by
 from calque.record.novel import fresh
 from calque.record.others import LOCK, foreign_buffer
 from calque.record.path import SEVERAL, Counters, Edge, Instead, Key
 from calque.record.path import Trace as Trace
 from calque.record.places import Split, build_program, device_of, floating_outputs, split
-from calque.record.results import RESULTS, result_by
 from calque.record.state import State as State
 from calque.record.state import local as local
 from calque.record.state import record_from_here as record_from_here

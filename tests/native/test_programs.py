@@ -78,6 +78,7 @@ def test_operations_of_others_have_no_rows() -> None:
 def test_values_of_numpy_are_no_sizes() -> None:
     """What is no plain integer stays an attribute, which then cannot be described."""
     view = get("view")
-    nodes = (Node(get("input"), (), (0, (2,), calque.float32), (2,), calque.float32), Node(view, (0,), ((2,), (1,), np.int64(0)), (2,), calque.float32))
+    leaf = Node(get("input"), (), (0, (2,), calque.float32), (2,), calque.float32)
+    nodes = (leaf, Node(view, (0,), ((2,), (1,), np.int64(0)), (2,), calque.float32))
     one, other = (rows(nodes, structure._PLACES) for rows in (structure.rows_of, structure._rows_of))
     assert one == other and one is not None and one[0][1][2] == (("sizes", 1), ("sizes", 1), 0)
