@@ -32,6 +32,7 @@ PyObject *nodes_of(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *rows_of(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *set_growing(PyObject *module, PyObject *args);
 PyObject *grown(PyObject *state, PyObject *trace, PyObject *key, PyObject *op, PyObject *slots, PyObject *attrs, PyObject *const *operands);
+PyObject *view_grown(PyObject *module, PyObject *const *args, Py_ssize_t count);
 bool is_usual(PyObject *memo, PyObject *a, PyObject *b);
 
 PyObject *memo_entries(PyObject *module, PyObject *none);

@@ -42,7 +42,7 @@ from calque.record.novel import Computing, possible
 from calque.record.numbers import BAKED, scalar_tag
 from calque.record.path import BEHIND, Counters, Edge
 from calque.record.recorder import State, Storage, Trace, local, recording_line
-from calque.record.trie import BOUND, make_room, root
+from calque.record.trie import BOUND, VARYING, make_room, root
 from calque.record.versions import Silent
 from calque.run import dispatch
 from calque.run.backends import recurrence
@@ -423,7 +423,7 @@ if hot is not None:
     _TWINS = Eager.array, Eager.made, Step._edge, Step.edge_at
     hot.set_eager(Eager, Step, _steps, _known_steps, _step_for, *_TWINS, settings, vars(events))
     _GROWING = RESULTS, result_by, recording_line, Counters, make_room, InUse, recorder.WITH_OFFSET, settings
-    hot.set_growing(*_GROWING)
+    hot.set_growing(*_GROWING, recorder.VIEW, recorder.VIEW_AT, VARYING, value_layout)
     hot.set_programs(BUILTIN)
     hot.set_reading(causes.Causes.sites, dispatch.unreported)
     hot.set_writing(_writers, Silent, CPU)

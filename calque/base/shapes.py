@@ -376,4 +376,7 @@ def keeps_order(shape: Shape, strides: Shape) -> bool:
 
 def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
     """The permutation that undoes another one."""
-    return tuple(sorted(range(len(order)), key=lambda k: order[k]))
+    found = [0] * len(order)
+    for place, d in enumerate(order):
+        found[d] = place
+    return tuple(found)

@@ -19,7 +19,7 @@ from calque.base.config import settings
 from calque.base.device import META, Device, InUse
 from calque.base.dtypes import int64
 from calque.base.layout import Layout, value_layout
-from calque.base.native import acyclic
+from calque.base.native import acyclic, hot
 from calque.observe import events
 from calque.observe.causes import cause_of, flushed, seldom_repeats
 from calque.observe.source import user_line
@@ -223,7 +223,7 @@ def view_of(trace: Trace, storage: Storage, base: int, view: Layout) -> int:
     if edge is None:
         if trace.__class__ is not Trace:
             return 0
-        edge = grow_view(trace, key, base, storage.layout, view)
+        edge = (None if hot is None else hot.view_grown(trace, key, base, storage.layout, view)) or grow_view(trace, key, base, storage.layout, view)
     if edge.op is VIEW_AT:
         trace.scalars += (view.offset,)  # from here on no call, see `Trace`
     trace.cur = edge

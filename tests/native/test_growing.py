@@ -17,6 +17,7 @@ from calque.record import recorder
 from calque.record.path import Counters, Edge, Trace
 from calque.record.places import path_of
 from calque.record.recorder import local
+from calque.record.trie import VARYING
 from calque.tensor import Tensor, record, recorded
 from tests.native.test_samples import somewhere
 from tests.ops.cases import every_case, operands, records
@@ -78,6 +79,31 @@ def test_plain_operations_make_no_frame_of_the_twin(monkeypatch: pytest.MonkeyPa
         monkeypatch.setitem(recorded.__globals__, "grow", refuse)
         (x + y).tanh() @ z
         assert [edge.op.name for edge in path_of(trace.cur)] == ["input", "input", "input", "add", "tanh", "matmul"]
+
+
+def test_views_are_those_of_the_twin(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts, turned ones, offsets that a place meets first, again, and where others of the line have varied."""
+    for _ in range(40):
+        x = calque.from_numpy(rng.standard_normal((4, 5, 6)).astype(np.float32)).clone()
+        first, offsets = int(rng.integers(0, 4)), [int(k) for k in rng.integers(0, 5, 3)]
+        found = []
+        for module in (hot, None):
+            monkeypatch.setattr(recorder, "hot", module)
+            VARYING.clear()
+            with apart() as trace:
+                root = trace.cur
+                for offset in offsets:
+                    trace.cur, trace.n, trace.inputs, trace.scalars = root, 0, [], []
+                    part = x[first].t()[:, offset]
+                    (part + 1.0, x.permute(2, 0, 1)[offset] * 2.0)  # one line for all
+                    x._storage.trace = None
+                found.append(tree(root))
+        assert found[0] == found[1]
+
+
+def tree(edge: Edge) -> list[object]:
+    """All that follows an edge."""
+    return [(key, [getattr(after, name) for name in FIELDS], tree(after)) for key, after in edge.next.items()]
 
 
 def test_errors_of_new_edges_change_nothing() -> None:
