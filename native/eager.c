@@ -4,14 +4,14 @@
 #include "eager.h"
 
 PyTypeObject *eager_type;
-static PyObject *steps, *known_steps, *step_for, *ours, *others, *foreign, *array_twin, *made_twin, *applied_edge, *site_edge, *settings, *tracing, *active_name, *last_name;
+static PyObject *steps, *known_steps, *step_for, *array_twin, *made_twin, *applied_edge, *site_edge, *settings, *tracing, *active_name, *last_name;
 static Py_ssize_t kernel_at;
 
-/* set_eager(Eager, Step, steps, known_steps, step_for, ours, others, foreign, array, made, edge, edge_at, settings, names of the module `trace`) */
+/* set_eager(Eager, Step, steps, known_steps, step_for, array, made, edge, edge_at, settings, names of the module `trace`) */
 PyObject *set_eager(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *type, *step;
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOO", &type, &step, &steps, &known_steps, &step_for, &ours, &others, &foreign, &array_twin, &made_twin, &applied_edge, &site_edge,
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOO", &type, &step, &steps, &known_steps, &step_for, &array_twin, &made_twin, &applied_edge, &site_edge,
                           &settings, &tracing))
         return NULL;
     PyObject *member = PyObject_GetAttrString(step, "kernel");
@@ -47,6 +47,16 @@ static PyObject *memo_create(PyTypeObject *type, PyObject *args, PyObject *names
     Memo *memo = (Memo *)type->tp_alloc(type, 0);
     if (memo != NULL) memo->unusual = Py_NewRef(unusual);
     return (PyObject *)memo;
+}
+
+/* Whether a recording function has nothing to say of these operands itself. */
+bool is_usual(PyObject *memo, PyObject *a, PyObject *b) {
+    PyObject *unusual = ((Memo *)memo)->unusual;
+    if (unusual == Py_None) return true;
+    PyObject *found = PyObject_CallFunctionObjArgs(unusual, a, b, NULL);
+    bool usual = found != NULL && PyObject_IsTrue(found) == 0;
+    Py_XDECREF(found);
+    return usual;
 }
 
 static void forget(Memo *memo) {
@@ -139,28 +149,6 @@ PyObject *tensor_over(PyObject *flat, PyObject *memory, PyObject *layout) {
     PyObject *storage = new_storage(Py_None, known.minus_one, memory, b);
     Py_DECREF(b);
     return new_tensor(storage, layout);
-}
-
-/* As `user_site` of `observe/source.py`; false without an error if nobody's Python has called, or with one. The code is a new reference. */
-bool user_site(PyCodeObject **code, int *position) {
-    PyFrameObject *frame = PyEval_GetFrame();
-    Py_XINCREF(frame);
-    while (frame != NULL) {
-        *code = PyFrame_GetCode(frame);
-        *position = PyFrame_GetLasti(frame);
-        int here = PySet_Contains(ours, (*code)->co_filename);
-        if (here == 0 && PyDict_GetItemWithError(others, (*code)->co_filename) == NULL) {
-            PyObject *answer = PyErr_Occurred() ? NULL : PyObject_CallOneArg(foreign, (*code)->co_filename);
-            here = answer == NULL ? -1 : answer == Py_False;
-            Py_XDECREF(answer);
-        }
-        PyFrameObject *back = here == 1 ? PyFrame_GetBack(frame) : NULL;
-        Py_DECREF(frame);
-        if (here == 0) return true;
-        Py_CLEAR(*code);
-        frame = back;
-    }
-    return false;
 }
 
 /* The edge of a node that is made now, by the user's line, as `Step.edge`. */

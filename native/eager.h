@@ -23,7 +23,17 @@ PyObject *gradients_by(PyObject *formulas, PyObject *trace, PyObject *node, PyOb
 PyObject *run_gradients(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *run_superinstruction(PyObject *module, PyObject *const *args, Py_ssize_t count);
 bool user_site(PyCodeObject **code, int *position);
-PyObject *line_of_user(void);
+PyObject *known_line(PyCodeObject *code, int position);
+PyObject *line_of_user(PyObject *module, PyObject *none);
+PyObject *set_source(PyObject *module, PyObject *args);
+
+PyObject *set_programs(PyObject *module, PyObject *primitives);
+PyObject *nodes_of(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *rows_of(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *set_growing(PyObject *module, PyObject *args);
+PyObject *grown(PyObject *state, PyObject *trace, PyObject *key, PyObject *op, PyObject *slots, PyObject *attrs, PyObject *const *operands);
+PyObject *view_grown(PyObject *module, PyObject *const *args, Py_ssize_t count);
+bool is_usual(PyObject *memo, PyObject *a, PyObject *b);
 
 PyObject *memo_entries(PyObject *module, PyObject *none);
 PyObject *set_eager(PyObject *module, PyObject *args);

@@ -8,6 +8,7 @@ LayoutClass Layout;
 NodeClass Node;
 FunctionClass Function;
 EdgeClass Edge;
+ValueClass Value;
 TraceClass Trace;
 StateClass State;
 OpClass Op;
@@ -46,6 +47,7 @@ bool find_classes(PyObject *classes) {
     FIND(Node, SLOTS_NODE, "GradNode")
     FIND(Function, SLOTS_FUNCTION, "FunctionNode")
     FIND(Edge, SLOTS_EDGE, "Edge")
+    FIND(Value, SLOTS_VALUE, "Node")
     FIND(Trace, SLOTS_TRACE, "Trace")
     FIND(State, SLOTS_STATE, "State")
     FIND(Op, SLOTS_OP, "OpDef")

@@ -11,15 +11,16 @@
 #define SLOTS_TENSOR(X) X(_storage) X(_layout) X(_requires_grad) X(_grad_fn) X(_grad) X(_base) X(_views) X(_cache) X(_hooks)
 #define SLOTS_STORAGE(X) X(trace) X(slot) X(layout) X(buffer) X(home) X(version) X(writer)
 #define SLOTS_BUFFER(X) X(array) X(task) X(owner) X(export) X(trace) X(number) X(readers) X(pins) X(floating) X(made)
-#define SLOTS_LAYOUT(X) X(shape) X(strides) X(offset) X(dtype) X(device) X(numel) X(contiguous) X(upright) X(origin)
+#define SLOTS_LAYOUT(X) X(shape) X(strides) X(offset) X(dtype) X(device) X(numel) X(nbytes) X(contiguous) X(plain) X(upright) X(origin) X(value)
 #define SLOTS_NODE(X) X(edge) X(next) X(saved) X(versions) X(number) X(hooks) X(retain) X(freed)
 #define SLOTS_FUNCTION(X) X(backward) X(label) X(outputs) X(where) X(context)
-#define SLOTS_EDGE(X) X(next) X(parent) X(op) X(layout) X(boundary) X(formula) X(gradients)
-#define SLOTS_TRACE(X) X(cur) X(n) X(storages) X(scalars)
+#define SLOTS_VALUE(X) X(op) X(inputs) X(attrs) X(shape) X(dtype) X(line)
+#define SLOTS_EDGE(X) X(next) X(parent) X(op) X(inputs) X(attrs) X(line) X(layout) X(boundary) X(formula) X(gradients) X(input_layouts) X(loose) X(rhythm)
+#define SLOTS_TRACE(X) X(cur) X(n) X(storages) X(scalars) X(recorded)
 #define SLOTS_STATE(X) X(trace) X(grad) X(applied) X(device) X(started) X(capture) X(waiting) X(autocast)
-#define SLOTS_SETTINGS(X) X(eager) X(checked) X(deterministic) X(sync)
-#define SLOTS_OP(X) X(vjp) X(save_table) X(ordered) X(attrs)
-#define SLOTS_DTYPE(X) X(category) X(np)
+#define SLOTS_SETTINGS(X) X(eager) X(checked) X(deterministic) X(sync) X(fallback)
+#define SLOTS_OP(X) X(name) X(vjp) X(save_table) X(ordered) X(attrs)
+#define SLOTS_DTYPE(X) X(name) X(category) X(np)
 #define SLOTS_TASK(X) X(done)
 
 #define FIELD(name) Py_ssize_t name;
@@ -30,6 +31,7 @@ typedef struct { PyTypeObject *type; struct { SLOTS_LAYOUT(FIELD) } at; } Layout
 typedef struct { PyTypeObject *type; struct { SLOTS_NODE(FIELD) } at; } NodeClass;
 typedef struct { PyTypeObject *type; struct { SLOTS_FUNCTION(FIELD) } at; } FunctionClass;
 typedef struct { PyTypeObject *type; struct { SLOTS_EDGE(FIELD) } at; } EdgeClass;
+typedef struct { PyTypeObject *type; struct { SLOTS_VALUE(FIELD) } at; } ValueClass;
 typedef struct { PyTypeObject *type; struct { SLOTS_TRACE(FIELD) } at; } TraceClass;
 typedef struct { PyTypeObject *type; struct { SLOTS_STATE(FIELD) } at; } StateClass;
 typedef struct { PyTypeObject *type; struct { SLOTS_OP(FIELD) } at; } OpClass;
@@ -45,6 +47,7 @@ extern LayoutClass Layout;
 extern NodeClass Node;
 extern FunctionClass Function;
 extern EdgeClass Edge;
+extern ValueClass Value; /* a node of a program */
 extern TraceClass Trace;
 extern StateClass State;
 extern OpClass Op;

@@ -1,7 +1,7 @@
 /* `calque._hot`: what is done for every operation, and the same every time, without Python's frames. `calque/native/README.md` says which file
    holds what. Each function has a twin in Python that does the same and is used where this module is not there. */
 #define CALQUE_MAIN
-#define INTERFACE 7 /* as in `calque/base/native.py`: another number for every change of what Python and this module hand to each other */
+#define INTERFACE 8 /* as in `calque/base/native.py`: another number for every change of what Python and this module hand to each other */
 #include "kernels.h"
 #include "eager.h"
 
@@ -49,9 +49,13 @@ static PyObject *acyclic(PyObject *module, PyObject *const *args, Py_ssize_t cou
 
 static PyMethodDef methods[] = {
     {"set_up", set_up, METH_VARARGS, "set_up(classes, local, types, ..): what the others work with."},
-    {"set_eager", set_eager, METH_VARARGS, "set_eager(Eager, Step, steps, known_steps, step_for, ours, others, foreign, array, made, edge, edge_at, settings, tracing): the same."},
+    {"set_eager", set_eager, METH_VARARGS, "set_eager(Eager, Step, steps, known_steps, step_for, array, made, edge, edge_at, settings, tracing): the same."},
     {"set_reading", set_reading, METH_VARARGS, "set_reading(sites, unreported): what reads count and look at."},
-    {"set_writing", set_writing, METH_VARARGS, "set_writing(lines, user_line, writers, Silent, CPU): what writes look at."},
+    {"set_writing", set_writing, METH_VARARGS, "set_writing(writers, Silent, CPU): what writes look at."},
+    {"set_growing", set_growing, METH_VARARGS, "set_growing(results, result, line, Counters, make_room, InUse, WITH_OFFSET, settings, VIEW, VIEW_AT, varying, value_layout): what new edges need."},
+    {"set_programs", set_programs, METH_O, "set_programs(primitives that come with Calque)"},
+    {"set_source", set_source, METH_VARARGS, "set_source(ours, others, foreign, lines, twin): what `user_line` looks at."},
+    {"user_line", line_of_user, METH_NOARGS, "user_line(): `file:line` of the code that called into Calque, or an empty text."},
     {"set_blas", set_blas, METH_VARARGS, "set_blas(address of sgemm, of dgemm, of cgemm, of zgemm, whether its integers have 64 bits)"},
     {"set_bfloat16", set_bfloat16, METH_O, "set_bfloat16(number of the type among NumPy's)"},
     {"ufuncs", own_ufuncs, METH_NOARGS, "ufuncs(): functions of NumPy's kind for primitives that it has none for, or another one, by their names."},
@@ -61,6 +65,9 @@ static PyMethodDef methods[] = {
     {"set_backward", set_backward, METH_VARARGS, "set_backward(add, memo, total, shown_back)"},
     {"set_rules", set_rules, METH_O, "set_rules(NodeSteps): the class of rules that know their steps."},
     {"remembered", memo_entries, METH_NOARGS, "remembered(): how many steps the memos of recording functions hold."},
+    FAST("nodes_of", nodes_of, "nodes_of(path, scalar, constant): the nodes of a program, and where the value of each slot is among them."),
+    FAST("rows_of", rows_of, "rows_of(nodes, places): what tells a program from others, and its sizes; None for operations of others."),
+    FAST("view_grown", view_grown, "view_grown(trace, key, base, layout, view): a new edge, or None where Python is to make it."),
     FAST("unary", record_unary, "unary(op, memo, input): the result, or None where Python is to make it."),
     FAST("binary", record_binary, "binary(op, memo, a, b): the result, or None where Python is to make it."),
     FAST("record", record_general, "record(op, operands, attrs, row_major): the result, or None where Python is to make it."),

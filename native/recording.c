@@ -1,6 +1,7 @@
-/* Recording where the edge is known: what `unary`, `binary` and `record` of `tensor.py` do then, without a frame of Python for any of it.
+/* Recording: what `unary`, `binary` and `record` of `tensor.py` do where the edge is known, or new and nothing is unusual, without a frame of Python for
+any of it.
 
-Each gives None where it does not know what to do (no edge, other types, a number that changes): nothing has happened then that Python would not
+Each gives None where it does not know what to do (an operation that is computed at once, other types, a number that is new): nothing has happened then that Python would not
 find as it was, and the twin in `tensor.py` does the whole again. */
 #include "handles.h"
 #include "eager.h"
@@ -95,6 +96,12 @@ PyObject *record_binary(PyObject *module, PyObject *const *args, Py_ssize_t coun
     if (i != NULL && two) {
         j = slot_in(trace, b, operands);
         if (j != NULL) edge = followed(trace, PyTuple_Pack(3, op, i, j));
+        if (edge == NULL && j != NULL && !PyErr_Occurred() && is_usual(args[1], a, b)) {
+            PyObject *key = PyTuple_Pack(3, op, i, j), *slots = PyTuple_Pack(2, i, j);
+            if (key != NULL && slots != NULL) edge = grown(state, trace, key, op, slots, known.empty_tuple, given);
+            Py_XDECREF(key);
+            Py_XDECREF(slots);
+        }
     } else if (i != NULL) {
         double value = PyFloat_AS_DOUBLE(b);
         PyObject *tag = value == 0.0 ? NULL : PyDict_GetItemWithError(known.baked, b);
@@ -137,6 +144,12 @@ PyObject *record_unary(PyObject *module, PyObject *const *args, Py_ssize_t count
     PyObject *operands = AT(op, Op.at.ordered) == Py_True ? PyTuple_Pack(1, a) : Py_NewRef(known.empty_tuple);
     PyObject *i = operands == NULL ? NULL : slot_in(trace, a, operands);
     if (i != NULL) edge = followed(trace, PyTuple_Pack(2, op, i));
+    if (edge == NULL && i != NULL && !PyErr_Occurred() && is_usual(args[1], a, NULL)) {
+        PyObject *key = PyTuple_Pack(2, op, i), *slots = PyTuple_Pack(1, i);
+        if (key != NULL && slots != NULL) edge = grown(state, trace, key, op, slots, known.empty_tuple, &a);
+        Py_XDECREF(key);
+        Py_XDECREF(slots);
+    }
     if (edge != NULL) {
         out = finish(trace, edge, NULL);
         if (out != NULL && needs(a) && grad_mode(state) && !attach(out, edge, op, &a, 1)) Py_CLEAR(out);
@@ -181,7 +194,10 @@ PyObject *record_general(PyObject *module, PyObject *const *args, Py_ssize_t cou
     }
     if (sources != NULL) {
         PyObject *there = device == Py_None ? Py_NewRef(attrs) : PyTuple_Pack(2, attrs, device);
-        if (there != NULL) edge = followed(trace, PyTuple_Pack(3, op, sources, there));
+        PyObject *key = there == NULL ? NULL : PyTuple_Pack(3, op, sources, there);
+        if (key != NULL) edge = followed(trace, Py_NewRef(key));
+        if (edge == NULL && key != NULL && !PyErr_Occurred()) edge = grown(state, trace, key, op, sources, attrs, &PyTuple_GET_ITEM(operands, 0));
+        Py_XDECREF(key);
         Py_XDECREF(there);
     }
     if (edge != NULL && AT(edge, Edge.at.op) == op) { /* else its offset is a run-time argument */

@@ -414,7 +414,7 @@ static PyObject *make_node(Superinstruction *whole, Node_Steps *plan, Run *run, 
 /* The graph; false with an error. */
 static bool make_nodes(Superinstruction *whole, Run *run, PyObject **storages, PyObject **made) {
     if (whole->nodes == 0) return true;
-    PyObject *line = line_of_user(), *context = line == NULL ? NULL : context_of(whole, run);
+    PyObject *line = line_of_user(NULL, NULL), *context = line == NULL ? NULL : context_of(whole, run);
     bool ok = context != NULL;
     for (int k = 0; ok && k < whole->nodes; k++) ok = (made[k] = make_node(whole, &whole->node[k], run, storages, made, context, line)) != NULL;
     Py_XDECREF(line);

@@ -6,26 +6,14 @@
 
 #define SAFE 1125899906842624.0 /* as `_SAFE` of `assign.py` */
 
-static PyObject *lines, *line_twin, *writers, *silent, *cpu;
+static PyObject *writers, *silent, *cpu;
 
-/* set_writing(lines of the user, what gives one, edges of writes by their line, class of the views of `.data`, the device of the host) */
+/* set_writing(edges of writes by their line, class of the views of `.data`, the device of the host) */
 PyObject *set_writing(PyObject *module, PyObject *args) {
     (void)module;
-    if (!PyArg_ParseTuple(args, "OOOOO", &lines, &line_twin, &writers, &silent, &cpu)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOO", &writers, &silent, &cpu)) return NULL;
     Py_INCREF(args); /* keeps all of them */
     Py_RETURN_NONE;
-}
-
-/* As `user_line` of `observe/source.py`; a new reference, NULL with an error. */
-PyObject *line_of_user(void) {
-    PyCodeObject *code;
-    int position;
-    if (!user_site(&code, &position)) return PyErr_Occurred() ? NULL : Py_NewRef(known.empty_string);
-    PyObject *place = Py_BuildValue("(Ni)", PyLong_FromVoidPtr(code), position), *entry = place == NULL ? NULL : PyDict_GetItemWithError(lines, place), *line = NULL;
-    if (entry != NULL && PyTuple_GET_ITEM(entry, 0) == (PyObject *)code) line = Py_NewRef(PyTuple_GET_ITEM(entry, 1));
-    Py_XDECREF(place);
-    Py_DECREF(code);
-    return line != NULL || PyErr_Occurred() ? line : PyObject_CallNoArgs(line_twin);
 }
 
 /* The edge that says who wrote a value, by the user's line; NULL where Python is to make it. A new reference. */
@@ -33,12 +21,9 @@ static PyObject *writer_of(PyObject *state, PyObject *whole) {
     PyCodeObject *code;
     int position;
     if (AT(state, State.at.applied) != Py_None || !user_site(&code, &position)) return NULL;
-    PyObject *place = Py_BuildValue("(Ni)", PyLong_FromVoidPtr(code), position), *key = NULL, *found = NULL;
-    PyObject *known_line = place == NULL ? NULL : PyDict_GetItemWithError(lines, place);
-    if (known_line != NULL && PyTuple_GET_ITEM(known_line, 0) == (PyObject *)code) key = PyTuple_Pack(2, PyTuple_GET_ITEM(known_line, 1), whole);
+    PyObject *line = known_line(code, position), *key = line == NULL ? NULL : PyTuple_Pack(2, line, whole), *found = NULL;
     if (key != NULL) found = Py_XNewRef(PyDict_GetItemWithError(writers, key));
     Py_XDECREF(key);
-    Py_XDECREF(place);
     Py_DECREF(code);
     return found;
 }

@@ -31,16 +31,18 @@ from calque.base.layout import Layout, dense_layout, value_layout
 from calque.base.native import forget_steps, hot
 from calque.base.shapes import fills, inverse
 from calque.ir.program import Node
-from calque.observe import causes, events, source
+from calque.observe import causes, events
 from calque.observe.source import user_site
+from calque.ops import BUILTIN
 from calque.ops.opdef import REGISTRY, OpDef, get
 from calque.record import recorder
 from calque.record.at_once import Computing, possible
+from calque.record.inferred import RESULTS, result_by, result_of
 from calque.record.nodes import FunctionNode, GradNode
 from calque.record.numbers import BAKED, scalar_tag
-from calque.record.path import BEHIND, Edge
+from calque.record.path import BEHIND, Counters, Edge
 from calque.record.recorder import State, Storage, Trace, local, recording_line
-from calque.record.trie import BOUND, root
+from calque.record.trie import BOUND, VARYING, make_room, root
 from calque.record.versions import Silent
 from calque.run import dispatch
 from calque.run.backends import recurrence
@@ -79,7 +81,7 @@ class Step:
         """`shown`: layouts of the operands without their offsets, dtypes of those that are numbers."""
         layouts = tuple([value_layout(x) if x.__class__ is Layout else x for x in shown])
         self.op, self.attrs, self.inputs = op, attrs, layouts
-        self.value = self.layout = self.memory = recorder.result_of(op, attrs, layouts, CPU)
+        self.value = self.layout = self.memory = result_of(op, attrs, layouts, CPU)
         found = routine(op, attrs, layouts, self.layout)
         self.function, self.numbers, self.fresh = found.function, found.numbers, found.fresh
         self.code = self.layout.ndim == 0 and self.layout.dtype is int64  # as what a check looks at
@@ -415,10 +417,13 @@ def _small(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...], row_maj
 Computing.make, Computing.small = _make, _small
 
 if hot is not None:
-    _CLASSES = (Tensor, Storage, Buffer, Layout, GradNode, FunctionNode, Edge, Trace, State, OpDef, DType, Settings, Task)
+    _CLASSES = (Tensor, Storage, Buffer, Layout, GradNode, FunctionNode, Edge, Node, Trace, State, OpDef, DType, Settings, Task)
     _KNOWN = local, tensor.TENSOR_TYPES, tensor._sequence, tensor.slot_of, recorder.flush, BOUND, BAKED, scalar_tag, REGISTRY, tensor.recorded
     hot.set_up({c.__name__: c for c in _CLASSES}, *_KNOWN)
     _TWINS = Eager.array, Eager.made, Step._edge, Step.edge_at
-    hot.set_eager(Eager, Step, _steps, _known_steps, _step_for, source._ours, source._others, source._foreign, *_TWINS, settings, vars(events))
+    hot.set_eager(Eager, Step, _steps, _known_steps, _step_for, *_TWINS, settings, vars(events))
+    _GROWING = RESULTS, result_by, recording_line, Counters, make_room, InUse, recorder.WITH_OFFSET, settings
+    hot.set_growing(*_GROWING, recorder.VIEW, recorder.VIEW_AT, VARYING, value_layout)
+    hot.set_programs(BUILTIN)
     hot.set_reading(causes.Causes.sites, dispatch.unreported)
-    hot.set_writing(source._lines, source.user_line, _writers, Silent, CPU)
+    hot.set_writing(_writers, Silent, CPU)

@@ -19,7 +19,6 @@ from calque.autograd.engine import free
 from calque.base.config import settings
 from calque.observe.source import user_line
 from calque.record.nodes import VIEW_RULE, CallNode, FunctionNode, GradNode, OutputNode
-from calque.record.path import Counters
 from calque.record.recorder import Storage
 from calque.replay.counts import Changes, Counts
 from calque.replay.stretches import Stretch, StretchCounts, Stretches, may_replay, record_call, verify
@@ -217,7 +216,7 @@ def pass_again(roots: Sequence[Any], given: Sequence[Any], keep: bool, walk: Cal
     passes, held = _tables.passes, wanted is None
     if not _plain(roots, given) or any(t._grad_fn is not None for t in wanted or ()) or passes.left():
         return NOT_DONE
-    if Counters.loose and not passes.met():  # where programs do not repeat, a place that was never met does not pay for looking at the graph
+    if not passes.met():  # where programs do not repeat, a place that was never met does not pay for looking at the graph
         return NOT_DONE
     graph = PassDependencies()
     if not graph.read(roots, given, keep, wanted):

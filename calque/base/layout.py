@@ -10,7 +10,7 @@ from calque.base.device import CPU, META, Device, InUse
 from calque.base.dtypes import DType, with_values
 from calque.base.errors import OutOfMemoryError, ShapeError
 from calque.base.native import acyclic
-from calque.base.shapes import Shape, Size, common_order, contiguous_strides, fills, is_contiguous, ordered_strides
+from calque.base.shapes import Shape, Size, contiguous_strides, fills, is_contiguous, keeps_order, ordered_strides
 
 MOST_DIMS = 64  # NumPy's limit, which the reference interpreter has, and with it everything else
 
@@ -100,9 +100,9 @@ def _at_zero(shape: Shape, strides: Shape, dtype: DType, device: Device) -> Layo
     found.nbytes = found.numel * dtype.itemsize
     if (found.nbytes or prod([n or 1 for n in shape]) * dtype.itemsize) >= 1 << 63:  # of no elements, too: NumPy has no such array
         raise OutOfMemoryError(f"[memory] expected a tensor of less than 2**63 bytes, got shape {shape} of {dtype}; is a size wrong?")
-    found.contiguous = found.dense = is_contiguous(shape, strides)
-    found.upright = found.contiguous or common_order([(shape, strides)]) == tuple(range(len(shape)))
-    found.plain = found.contiguous and strides == contiguous_strides(shape)
+    found.plain = strides == contiguous_strides(shape)
+    found.contiguous = found.dense = found.plain or is_contiguous(shape, strides)
+    found.upright = found.contiguous or keeps_order(shape, strides)
     found.origin = found.value = None
     acyclic(found.shape)
     return acyclic(found)

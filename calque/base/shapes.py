@@ -366,6 +366,17 @@ def common_order(operands: Sequence[tuple[Shape, Shape]]) -> tuple[int, ...]:
     return tuple([next(places) if extent > 1 else d for d, extent in enumerate(shape)])
 
 
+def keeps_order(shape: Shape, strides: Shape) -> bool:
+    """Whether `common_order` of one operand leaves all dimensions where they are."""
+    if 0 in strides or len(set(strides)) < len(strides):
+        return common_order([(shape, strides)]) == tuple(range(len(shape)))
+    long = [stride for extent, stride in zip(shape, strides, strict=True) if extent > 1]  # strides that all differ decide alone
+    return long == sorted(long, reverse=True)
+
+
 def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
     """The permutation that undoes another one."""
-    return tuple(sorted(range(len(order)), key=lambda k: order[k]))
+    found = [0] * len(order)
+    for place, d in enumerate(order):
+        found[d] = place
+    return tuple(found)

@@ -37,6 +37,10 @@ class Beta(ExponentialFamily):
         self._dirichlet: Any = Dirichlet(both, validate_args=validate_args)
         super().__init__(self._dirichlet.batch_shape, validate_args=validate_args)
 
+    def _check_parameters(self) -> None:
+        if not self._dirichlet._validate_args or self.arg_constraints is not Beta.arg_constraints:  # else that has checked both
+            super()._check_parameters()
+
     @property
     def concentration1(self) -> Tensor:
         """Concentration of 1."""

@@ -92,7 +92,9 @@ class _DependentProperty(property, _Dependent):
 
 def _last_dims(checked: Tensor, count: int) -> Tensor:
     """Whether all of the last `count` dims are true."""
-    return T.all(T.reshape(checked, (*checked.shape[: checked.dim() - count], -1)), -1) if count else checked
+    if count > 1:
+        checked = T.reshape(checked, (*checked.shape[: checked.dim() - count], -1))
+    return T.all(checked, -1) if count else checked
 
 
 class _IndependentConstraint(Constraint):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from calque import functional as T
-from calque.base.dtypes import FInfo
+from calque.base.dtypes import DType, FInfo
 from calque.base.errors import ShapeError
 from calque.distributions import constraints, sampling
 from calque.distributions.distribution import ExponentialFamily
@@ -13,6 +14,13 @@ from calque.nn import functional as F
 from calque.tensor import Tensor
 
 __all__ = ["Dirichlet"]
+
+
+@lru_cache(maxsize=8)
+def _between(dtype: DType) -> tuple[float, float]:
+    """The smallest and the largest sample. Densities of the next number below 1 are finite."""
+    kind = FInfo(dtype)
+    return kind.tiny, 1.0 - kind.eps / 2
 
 
 class Dirichlet(ExponentialFamily):
@@ -36,10 +44,9 @@ class Dirichlet(ExponentialFamily):
         super().__init__(concentration.shape[:-1], concentration.shape[-1:], validate_args=validate_args)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        logs = sampling.log_standard_gamma(T.expand(self.concentration, tuple(self._extended_shape(sample_shape))))
-        drawn = F.softmax(logs, -1)
-        kind = FInfo(drawn.dtype)
-        return sampling.kept_between(drawn, kind.tiny, 1.0 - kind.eps / 2)  # of the next number below 1, densities are finite
+        shape, concentration = tuple(self._extended_shape(sample_shape)), self.concentration
+        drawn = F.softmax(sampling.log_standard_gamma(concentration if concentration.shape == shape else T.expand(concentration, shape)), -1)
+        return sampling.kept_between(drawn, *_between(drawn.dtype))
 
     def log_prob(self, value: Tensor) -> Tensor:
         a = self.concentration

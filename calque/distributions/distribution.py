@@ -186,7 +186,7 @@ class Distribution:
         """Shape of samples."""
         if not isinstance(sample_shape, (tuple, list)):
             raise ArgumentError(f"[{type(self).__name__}] expected sample_shape as a tuple or list of sizes, got {shown(sample_shape)}")
-        return Size(Size(sample_shape) + self._batch_shape + self._event_shape)
+        return Size((*sample_shape, *self._batch_shape, *self._event_shape))
 
     def _filled(self, value: float, like: Tensor) -> Tensor:
         """One value for every element of a sample."""

@@ -34,10 +34,12 @@ def broadcast_all(*values: Any) -> tuple[Tensor, ...]:
     >>> [tuple(x.shape) for x in broadcast_all(1.0, calque.zeros(3, 1), calque.zeros(2))]
     [(3, 2), (3, 2), (3, 2)]
     """
-    wrong = [v for v in values if not is_tensor(v) and not is_number(v)]
-    if wrong:
-        raise ArgumentError(f"[distributions] Input arguments must all be instances of Number or Tensor, got {described(wrong[0])}")
-    first = next((v for v in values if is_tensor(v)), None)
+    first = None
+    for v in values:
+        if is_tensor(v):
+            first = v if first is None else first
+        elif not is_number(v):
+            raise ArgumentError(f"[distributions] Input arguments must all be instances of Number or Tensor, got {described(v)}")
     dtype, device = (get_default_dtype(), None) if first is None else (first.dtype, first.device)
     return tuple(T.broadcast_tensors(*(v if is_tensor(v) else T.tensor(v, dtype=dtype, device=device) for v in values)))
 

@@ -22,6 +22,7 @@ from calque.nn.hooks import BACKWARD_HOOK
 from calque.observe.source import user_line
 from calque.ops.opdef import OpDef, get
 from calque.record import recorder
+from calque.record.inferred import result_of
 from calque.record.live import plain
 from calque.record.recorder import Storage, local, recording_line
 from calque.record.versions import Silent
@@ -331,7 +332,7 @@ class ExportFrame(Frame):
 
     def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Tensor:
         layouts = tuple([x[1] if x.__class__ is tuple else value_layout(x._layout) for x in operands])
-        value = recorder.result_of(op, attrs, layouts, dense_layout((), int64).device)
+        value = result_of(op, attrs, layouts, dense_layout((), int64).device)
         inputs = [self.number(*x) if x.__class__ is tuple else self.of(x) for x in operands]
         for k, x in enumerate(operands):
             if x.__class__ is not tuple and x._layout.dtype.category >= 2:

@@ -12,7 +12,7 @@ import numpy as np
 
 from calque.autograd.assign import assign, put, put_number
 from calque.autograd.moving import move
-from calque.autograd.superinstruction import superinstruction
+from calque.autograd.superinstruction import known, superinstruction
 from calque.base import dtypes as dt
 from calque.base.asked import ASKED
 from calque.base.device import CPU
@@ -397,10 +397,33 @@ def _indexed(input: Tensor, *items: Tensor) -> Tensor:
     return _Plan(base, indices).read()
 
 
+OFTEN = 8  # times that indices of such layouts pick from a tensor before steps are watched for it, which takes as long as thirty reads
+_RECENT = 64
+_recent: dict[Any, int] = {}  # layouts of tensors and of their indices -> how often, of the last few: where each comes once, nothing is gained
+
+
+def _often(input: Tensor, items: tuple[Any, ...]) -> bool:
+    """Whether indices like these have picked from tensors like this often of late."""
+    layouts = [input._layout]
+    for item in items:
+        if not is_tensor(item) or item._layout.dtype is not dt.int64:
+            return False
+        layouts.append(item._layout)
+    key = tuple(layouts)
+    count = _recent.get(key, 0)
+    if count < OFTEN:
+        if len(_recent) >= _RECENT:
+            _recent.clear()
+        _recent[key] = count + 1
+    return count >= OFTEN
+
+
 def _read(input: Tensor, items: tuple[Any, ...]) -> Tensor:
-    found = _read_now(input, items)
-    if found is not None:
-        return found
+    found = known(_indexed, input, *items) if _often(input, items) else None
+    if found is None:
+        found = _read_now(input, items)
+    if found is not None and found is not False:
+        return found  # type: ignore[no-any-return]
     if local.state.trace.eager and all(is_tensor(item) and item._layout.dtype is dt.int64 and item._layout.ndim for item in items):
         return _indexed(input, *items)
     parsed = [_parse(item, True) for item in items]

@@ -16,8 +16,10 @@ from calque.base.shapes import (
     Shape,
     broadcast_shapes,
     broadcast_strides,
+    contiguous_strides,
     infer_size,
     ints,
+    inverse,
     listed,
     normalize_dim,
     view_strides,
@@ -57,11 +59,10 @@ def int_tuple(op: str, values: Any) -> Shape:
 
 
 def _reshaped(view: Layout, shape: Shape, op: str) -> Entry | None:
-    target = infer_size(shape, view.numel, op)
-    strides = view_strides(tuple(view.shape), view.strides, target)
+    target, source = infer_size(shape, view.numel, op), tuple(view.shape)
+    strides = contiguous_strides(target) if (view.origin or view).plain else view_strides(source, view.strides, target)
     if strides is None:
         return None
-    source = tuple(view.shape)
     return layout(target, strides, view.offset, view.dtype, view.device), lambda g: reshape(g, source)
 
 
@@ -221,9 +222,9 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
 
 
 def _permuted(view: Layout, dims: Shape) -> Entry:
-    inverse = tuple(sorted(range(len(dims)), key=lambda i: dims[i]))
-    moved = layout(tuple(view.shape[d] for d in dims), tuple(view.strides[d] for d in dims), view.offset, view.dtype, view.device)
-    return moved, lambda g: permute(g, inverse)
+    shape, strides, back = tuple(view.shape), view.strides, inverse(dims)
+    moved = layout(tuple([shape[d] for d in dims]), tuple([strides[d] for d in dims]), view.offset, view.dtype, view.device)
+    return moved, lambda g: permute(g, back)
 
 
 @public()

@@ -7,13 +7,14 @@ compilation is compared with costs one pass over the nodes of a program that is 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
 from calque.base.cache import Cache, Table, register
 from calque.base.dataclass import dataclass
 from calque.base.errors import RepetitionWarning
-from calque.ir.program import Program
+from calque.ir.program import Node, Program
 from calque.observe.source import line_of, user_site, warn_user
 
 SITE = 600  # bytes of a line that flushed, with its code; what comes when there are too many is counted by its reason alone
@@ -128,6 +129,14 @@ def often(structure: bytes, times: int) -> bool:
         return count[0] > times  # type: ignore[no-any-return]
 
 
+def _constants(nodes: Sequence[Node]) -> int:
+    """Equal for nodes of the same attributes. (Numbers among them stand beside their type.)"""
+    try:
+        return hash(tuple([n.attrs for n in nodes]))
+    except TypeError:  # an array, or a list
+        return hash(tuple([str(n.attrs) for n in nodes]))
+
+
 def cause_of(program: Program, trace: object = None) -> str:
     """Why there is no program for this yet (see `Compilation`); remembers it for the next ones."""
     nodes = program.nodes
@@ -135,7 +144,7 @@ def cause_of(program: Program, trace: object = None) -> str:
     facts = (
         ("new dtype", hash(tuple([n.dtype.name for n in nodes]))),
         ("new shape", hash(tuple([n.shape for n in nodes]))),
-        ("new constant", hash(tuple([str(n.attrs) for n in nodes]))),
+        ("new constant", _constants(nodes)),
         ("other results", hash((program.outputs, program.updates))),
     )
     with _LOCK:

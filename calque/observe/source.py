@@ -8,6 +8,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from calque.base.cache import Cache
+from calque.base.native import hot
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
@@ -60,7 +61,7 @@ def line_of(code: CodeType | None, position: int) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 
-def user_line() -> str:
+def _user_line() -> str:
     """`file:line` of the code that called into Calque, or "" when there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -75,6 +76,12 @@ def user_line() -> str:
             return line
         frame = frame.f_back
     return ""
+
+
+user_line = _user_line
+if hot is not None:
+    hot.set_source(_ours, _others, _foreign, _lines, _user_line)
+    user_line = hot.user_line
 
 
 warned = 0  # how often `warn_user` has been called

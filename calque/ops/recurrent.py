@@ -44,10 +44,12 @@ def _shape(name: str, gates: int, expected: str, pattern: Sequence[str], results
 
     def rule(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
         found: dict[str, int] = {}
-        fits = all(len(shape) == len(letters) for shape, letters in zip(shapes, pattern, strict=True))
-        if fits:
-            for shape, letters in zip(shapes, pattern, strict=True):
-                fits = fits and all(found.setdefault(letter, extent) == extent for letter, extent in zip(letters, shape, strict=True))
+        fits = True
+        for shape, letters in zip(shapes, pattern, strict=True):  # loops: sizes that are new each time ask for every part
+            fits = fits and len(shape) == len(letters)
+            if fits:
+                for letter, extent in zip(letters, shape, strict=True):
+                    fits = fits and found.setdefault(letter, extent) == extent
         if not fits or found["G"] != gates * found["H"] or found.setdefault("K", 4 * found["H"]) != 4 * found["H"] or not found["L"]:
             raise ShapeError(f"[{name}] expected {expected} with L > 0, got {', '.join(map(str, shapes))}")
         return tuple(found[letter] for letter in results[attrs[0] if attrs else "out"])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import marshal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from calque.base.dataclass import dataclass
 from calque.base.dtypes import DType
+from calque.base.native import hot
 from calque.ir.program import Node, Program
 from calque.ops import BUILTIN
 
@@ -40,15 +41,30 @@ class Description:
 
 def describe(program: Program) -> Description | None:
     """The description of a program; None if it holds anything but plain values and the primitives that come with Calque."""
+    found = rows_of(program.nodes, _PLACES)
+    if found is None:
+        return None
+    rows, sizes = found
+    checks = tuple([c.value for c in program.checks])
+    try:
+        structure = marshal.dumps((rows, program.outputs, tuple(sorted(program.donated)), program.updates, checks, program.late), VERSION)
+    except ValueError:  # an attribute that is an object
+        return None
+    return Description(structure, sizes)
+
+
+def _rows_of(nodes: Sequence[Node], placed: dict[str, tuple[int, ...]]) -> tuple[list[Any], tuple[int, ...]] | None:
+    """What tells nodes from others besides sizes, a row for each, and these in order; None where an operation does not come with Calque. `placed`:
+    which attributes of an operation are sizes."""
     rows: list[Any] = []
     sizes: list[int] = []
-    for n in program.nodes:
+    for n in nodes:
         op, attrs = n.op, n.attrs
         if op not in BUILTIN:
             return None
         sizes += n.shape
         if attrs:
-            places = _PLACES[op.name]
+            places = placed[op.name]
             if places:
                 kept: list[Any] = list(attrs)
                 for k in places:
@@ -63,12 +79,10 @@ def describe(program: Program) -> Description | None:
             if DType in map(type, attrs):
                 attrs = tuple([("dtype", a.name) if type(a) is DType else (a,) for a in attrs])
         rows.append((op.name, n.inputs, attrs, len(n.shape), n.dtype.name))
-    checks = tuple([c.value for c in program.checks])
-    try:
-        structure = marshal.dumps((rows, program.outputs, tuple(sorted(program.donated)), program.updates, checks, program.late), VERSION)
-    except ValueError:  # an attribute that is an object
-        return None
-    return Description(structure, tuple(sizes))
+    return rows, tuple(sizes)
+
+
+rows_of = _rows_of if hot is None else hot.rows_of
 
 
 def with_sizes(program: Program, sizes: Callable[[int], Any]) -> Program:

@@ -13,7 +13,7 @@ from typing import Any
 from calque.base.device import CPU, META, Device
 from calque.base.errors import DeviceError
 from calque.base.layout import Layout
-from calque.base.native import acyclic
+from calque.base.native import acyclic, hot
 from calque.ir.program import Check, Node, Program
 from calque.ops import opdef
 from calque.record.path import INPUT, Edge, Trace
@@ -102,9 +102,16 @@ def build_program(
     edge: Edge, live: tuple[int, ...], numbers: tuple[int, ...], checks: tuple[int, ...], check_lines: list[str]
 ) -> Program:
     """The program of the path ending at `edge` that returns the live slots."""
-    path = path_of(edge)
+    nodes, where = nodes_of(path_of(edge), SCALAR, CONSTANT)
+    found = tuple(Check(where[slot], None, line) for slot, line in zip(checks, check_lines, strict=True))
+    updates = tuple((i, n) for i, n in enumerate(numbers) if n >= 0)
+    return Program(tuple(nodes), tuple(where[s] for s in live), frozenset(n for _, n in updates), updates, found)
+
+
+def _nodes_of(path: list[Edge], scalar: opdef.OpDef, constant: opdef.OpDef) -> tuple[list[Node], list[int]]:
+    """The nodes of a path, and where the value of each slot is among them."""
     nodes: list[Node] = []
-    where: list[int] = []  # slot -> node position
+    where: list[int] = []
     scalars = 0
     for step in path:
         inputs = []
@@ -112,17 +119,18 @@ def build_program(
             if isinstance(source, int):
                 inputs.append(where[source])
             elif source[0] == "s":
-                nodes.append(acyclic(Node(SCALAR, (), (scalars, source[1]), (), source[1])))
+                nodes.append(acyclic(Node(scalar, (), (scalars, source[1]), (), source[1])))
                 scalars += 1
                 inputs.append(len(nodes) - 1)
             else:
-                nodes.append(acyclic(Node(CONSTANT, (), (source[1], source[2]), (), source[2])))
+                nodes.append(acyclic(Node(constant, (), (source[1], source[2]), (), source[2])))
                 inputs.append(len(nodes) - 1)
         where.append(len(nodes))
         nodes.append(acyclic(Node(step.op, tuple(inputs), step.attrs, tuple(step.layout.shape), step.layout.dtype, step.line)))
-    found = tuple(Check(where[slot], None, line) for slot, line in zip(checks, check_lines, strict=True))
-    updates = tuple((i, n) for i, n in enumerate(numbers) if n >= 0)
-    return Program(tuple(nodes), tuple(where[s] for s in live), frozenset(n for _, n in updates), updates, found)
+    return nodes, where
+
+
+nodes_of = _nodes_of if hot is None else hot.nodes_of
 
 
 def floating_outputs(trace: Trace, edge: Edge, live: Sequence[int], numbers: Sequence[int]) -> tuple[int, ...]:

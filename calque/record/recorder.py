@@ -14,21 +14,20 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from calque.base.cache import Cache
 from calque.base.collector import pause_collections, without_full_collections
 from calque.base.config import settings
-from calque.base.device import CPU, META, Device, InUse
+from calque.base.device import META, Device, InUse
 from calque.base.dtypes import int64
-from calque.base.errors import UnsupportedTypeError
-from calque.base.layout import Layout, dense_layout, value_layout
-from calque.base.native import acyclic
+from calque.base.layout import Layout, value_layout
+from calque.base.native import acyclic, hot
 from calque.observe import events
 from calque.observe.causes import cause_of, flushed, seldom_repeats
 from calque.observe.source import user_line
 from calque.ops import opdef
 from calque.record.at_once import fresh
 from calque.record.exclusive import judge
-from calque.record.fallback import refusal, say, way_out
+from calque.record.fallback import say
+from calque.record.inferred import RESULTS, result_by
 from calque.record.path import SEVERAL, Counters, Edge, Instead, Key
 from calque.record.path import Trace as Trace
 from calque.record.places import Split, build_program, device_of, floating_outputs, split
@@ -38,7 +37,7 @@ from calque.record.state import record_from_here as record_from_here
 from calque.record.storage import Storage as Storage
 from calque.record.storage import realised as realised
 from calque.record.threads import LOCK, foreign_buffer
-from calque.record.trie import BOUND, beat, evict, full, loosen, retire, root, varies
+from calque.record.trie import BOUND, beat, loosen, make_room, retire, root, varies
 from calque.run.backends import require_memory
 from calque.run.buffer import Buffer, next_program, strided
 from calque.run.dispatch import dispatch, new_array, run_at_once
@@ -86,7 +85,7 @@ def grow(
     if InUse.several and not forced:
         device = device_of(trace, op, inputs, layouts, local.state.device)
     rule = (op, attrs, layouts, device, settings.fallback)
-    value = _results.get(rule) or _results.keep(rule, result_of(op, attrs, layouts, device or CPU))
+    value = RESULTS.get(rule) or result_by(rule)
     if value.nbytes > _HUGE and op.creates and value.device is not META and value.device.backend is None:
         require_memory(value.nbytes)
     edge = Edge(trace.cur, op, inputs, attrs, value, recording_line() if line is None else line)
@@ -98,31 +97,9 @@ def grow(
         beat(edge, edge.rhythm)
     trace.cur.next[acyclic(key, *key[1:], rule, attrs, layouts)] = edge
     Counters.edges += 1
-    if not Counters.edges & 3 and full():
-        evict(edge)
+    if not Counters.edges & 3:
+        make_room(edge)
     return edge
-
-
-_results = Cache("results of operations", 700, 1 / 64)  # (operation, attributes, operands, device, choice) -> layout
-
-
-def result_of(op: opdef.OpDef, attrs: tuple[Any, ...], layouts: tuple[Any, ...], device: Device) -> Layout:
-    """Shape and dtype by the rules of the operation."""
-    first = layouts[0] if layouts and op.ordered and not op.creates else None
-    if first.__class__ is Layout and device is CPU and not first.dtype.hosted and len({lay for lay in layouts if lay.__class__ is Layout}) == 1:
-        dtype = op.dtype([first.dtype if lay is first else lay for lay in layouts], attrs)  # of one shape, beside numbers: as most are
-        return value_layout(first) if dtype is first.dtype and first.device is CPU else dense_layout(tuple(first.shape), dtype)
-    shapes = [tuple(lay.shape) if isinstance(lay, Layout) else () for lay in layouts]
-    dtypes = [lay.dtype if isinstance(lay, Layout) else lay for lay in layouts]
-    if any(dtype.hosted for dtype in dtypes):
-        opdef.refuse_hosted(op, dtypes, not all(isinstance(lay, Layout) for lay in layouts))
-    shape, dtype = tuple(op.shape(shapes, attrs)), op.dtype(dtypes, attrs)
-    if device.backend is not None and (why := refusal(device, op, dtypes, dtype)):
-        raise UnsupportedTypeError(
-            f"[{op.name}] expected what {device} computes, got {op.name} of {dtype!r}: {why}; move operands with .cpu()"
-            f"{way_out(device, op, dtypes, dtype)}"
-        )
-    return dense_layout(shape, dtype, device)
 
 
 def grow_constant(
@@ -246,7 +223,7 @@ def view_of(trace: Trace, storage: Storage, base: int, view: Layout) -> int:
     if edge is None:
         if trace.__class__ is not Trace:
             return 0
-        edge = grow_view(trace, key, base, storage.layout, view)
+        edge = (None if hot is None else hot.view_grown(trace, key, base, storage.layout, view)) or grow_view(trace, key, base, storage.layout, view)
     if edge.op is VIEW_AT:
         trace.scalars += (view.offset,)  # from here on no call, see `Trace`
     trace.cur = edge

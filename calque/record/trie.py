@@ -86,7 +86,7 @@ def varies(following: dict[Key, Edge], mark: Key, line: str) -> bool:
     the operation, its operands, shape, strides), under which `following` knows what the place has met."""
     _, op, _, shape, strides = mark
     key = (line, op, shape, strides)
-    return mark in following and _varying.keep(key, True) or _varying.get(key) is not None
+    return mark in following and VARYING.keep(key, True) or VARYING.get(key) is not None
 
 
 def retire(following: dict[Key, Edge], mark: Key, successor: Edge) -> None:
@@ -111,7 +111,7 @@ def forget() -> None:
     Counters.evictions += 1  # what was recorded of library code leads to edges that nobody finds again
     for start in _ROOTS:
         start.next.clear()
-    _varying.clear()
+    VARYING.clear()
     for site in list(Causes.sites.values()):
         site[2:] = 0, site[0], 0, {}
     Counters.edges = Counters.nbytes = 0
@@ -122,6 +122,12 @@ def full() -> bool:
     """Whether something has to be forgotten before more is recorded."""
     limit = _TABLE.limit()  # programs come between two times that this is asked
     return Counters.edges >= settings.max_trie_edges or Counters.edges * EDGE + Counters.nbytes >= limit - limit // 32
+
+
+def make_room(edge: Edge) -> None:
+    """Forget what was used least recently if the trie is full, but nothing that leads to this edge."""
+    if full():
+        evict(edge)
 
 
 def evict(here: Edge = _ROOT) -> None:
@@ -161,5 +167,5 @@ def _held(edge: Edge) -> int:
     return sum(plan.nbytes for plan in edge.plans.values()) if edge.plans else 0
 
 
-_varying = Cache("offsets that vary", 400, 1 / 128)  # (line, operation, shape, strides) of views and updates
+VARYING = Cache("offsets that vary", 400, 1 / 128)  # (line, operation, shape, strides) of views and updates
 _TABLE = register("trie", Table(141 / 256, lambda: (Counters.edges, Counters.edges * EDGE + Counters.nbytes), 100 * EDGE))

@@ -80,12 +80,15 @@ class Stretches:
         return True
 
     def met(self) -> bool:
-        """Whether the function was called at the trace's place before and is not left alone there; the first call is only counted."""
+        """Whether the function was called at the trace's place before, or had better behave as if it was: the last calls were at known places. Where
+        none were (a loop whose sizes or operations never come again), the first call at a place is only counted."""
         place = local.state.trace.cur
         if place in self.places and self.generation == Counters.evictions:
-            return self.places[place] is not None
+            self.strange = 0
+            return True
+        self.strange += 1
         self._level(place)
-        return False
+        return self.strange <= STRANGE and not Counters.loose
 
     def left(self) -> bool:
         """Whether calls at the trace's place are left alone."""

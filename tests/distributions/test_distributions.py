@@ -301,3 +301,18 @@ def test_samples_at_the_edge_of_a_support_stay_inside(dtype: Any, concentration:
 def test_a_wishart_distribution_takes_a_whole_number_of_degrees() -> None:
     d = D.Wishart(calque.tensor(2), calque.eye(2))
     assert d.sample((3,)).shape == (3, 2, 2)
+
+
+def test_both_parameters_of_a_beta_are_checked() -> None:
+    """By the distribution that it draws from, once; in a subclass with other constraints by these."""
+    for one, other in ((0.0, 1.0), (1.0, -1.0), (math.nan, 1.0)):
+        with pytest.raises(ArgumentError, match="concentration"):
+            D.Beta(t(1.0, one), t(1.0, other))
+        D.Beta(t(1.0, one), t(1.0, other), validate_args=False)
+
+    class Flat(D.Beta):
+        arg_constraints = {"concentration1": constraints.less_than(1.0), "concentration0": constraints.positive}
+
+    Flat(t(0.5), t(3.0))
+    with pytest.raises(ArgumentError, match="concentration1"):
+        Flat(t(1.5), t(3.0))

@@ -6,10 +6,12 @@ import copy
 import pickle
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import calque
 from calque import nn
-from calque.base.shapes import fills, ordered_strides
+from calque.base.shapes import common_order, fills, keeps_order, ordered_strides
 
 LAST = calque.channels_last
 
@@ -109,3 +111,10 @@ def test_strides_of_new_memory() -> None:
     assert not fills((2, 3), (1, 3))
     assert ordered_strides((4, 2, 3), (1, 0, 4)) == (1, 4, 8)
     assert ordered_strides((2, 3), (1, 2), (3, 1)) == (1, 2)
+
+
+@given(st.data(), st.lists(st.sampled_from([1, 1, 2, 3, 5]), max_size=5).map(tuple))
+def test_one_operand_keeps_the_order_that_its_strides_give(data: st.DataObject, shape: tuple[int, ...]) -> None:
+    """Asked of every new layout, so told without `common_order` where strides all differ."""
+    strides = tuple(data.draw(st.lists(st.sampled_from([0, 1, 2, 3, 4, 6, 12, 24]), min_size=len(shape), max_size=len(shape))))
+    assert keeps_order(shape, strides) == (common_order([(shape, strides)]) == tuple(range(len(shape))))

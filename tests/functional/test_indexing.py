@@ -7,6 +7,7 @@ import pytest
 
 import calque
 from calque.base.errors import DTypeError, OutOfRangeError, ShapeError
+from calque.functional import indexing
 
 X = np.arange(24).reshape(2, 3, 4)
 INDICES = [
@@ -110,3 +111,35 @@ def test_a_short_list_of_sequences_is_a_tuple() -> None:
     assert x[[rows, columns]].tolist() == x[rows, columns].tolist() == x[[[0, 1], [1, 2]]].tolist()
     x[[rows, columns]] = 0
     assert x[0, 1].tolist() == x[1, 2].tolist() == [0] * 4 and x[0, 0].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_indices_that_pick_again_and_again(gradient: bool, rng: np.random.Generator) -> None:
+    """From some time on as steps: with other indices, other values, gradients and mistakes, among layouts that come once."""
+    for turn in range(24):
+        values = rng.standard_normal((6, 3)).astype(np.float32)
+        i, j = rng.integers(-6, 6, 4), rng.integers(-3, 3, 4)
+        x = calque.tensor(values, requires_grad=gradient)
+        rows, numbers = x[calque.tensor(i)], x[calque.tensor(i), calque.tensor(j)]
+        np.testing.assert_array_equal(rows.detach().numpy(), values[i], strict=True)
+        np.testing.assert_array_equal(numbers.detach().numpy(), values[i, j], strict=True)
+        assert rows.stride() == (3, 1) and rows.requires_grad == gradient
+        turned = calque.tensor(values).t()
+        np.testing.assert_array_equal(turned[calque.tensor(j)].numpy(), values.T[j], strict=True)
+        if gradient:
+            (rows.sum() + 2.0 * numbers.sum()).backward()
+            expected = np.zeros((6, 3), np.float32)
+            np.add.at(expected, i, 1.0)
+            np.add.at(expected, (i, j), 2.0)
+            np.testing.assert_array_equal(x.grad.numpy(), expected)
+        with pytest.raises(OutOfRangeError, match=r"\[index\]"):
+            x[calque.tensor([0, 1, 2, 6])]
+        once = rng.integers(0, 6, 5 + turn)
+        np.testing.assert_array_equal(x.detach()[calque.tensor(once)].numpy(), values[once], strict=True)
+
+
+def test_indices_among_which_few_come_often_leave_little(rng: np.random.Generator) -> None:
+    x = calque.arange(2000.0)
+    for n in range(1, 400):
+        assert x[calque.arange(n)].numel() == n
+    assert len(indexing._recent) <= indexing._RECENT

@@ -19,7 +19,7 @@ from calque.base.native import hot
 from calque.ir.program import Node
 from calque.ops.fft import TRANSFORMS
 from calque.ops.opdef import get
-from calque.record.recorder import result_of
+from calque.record.inferred import result_of
 from calque.tensor import from_array, record
 
 pytestmark = pytest.mark.skipif(hot is None, reason="Calque was installed without a C compiler")

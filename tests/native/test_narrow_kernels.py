@@ -18,7 +18,7 @@ from calque.base.layout import dense_layout
 from calque.base.native import hot
 from calque.ir.program import Node
 from calque.ops.opdef import get
-from calque.record.recorder import result_of
+from calque.record.inferred import result_of
 from calque.tensor import from_array, record
 from tests.native.test_complex_kernels import SHAPES, seen, shown, tensor
 

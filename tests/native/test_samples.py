@@ -14,7 +14,7 @@ from calque.base.dtypes import DType, dtype_by_name, from_numpy_dtype
 from calque.base.layout import dense_layout
 from calque.base.native import hot
 from calque.ops.opdef import OpDef
-from calque.record.recorder import result_of
+from calque.record.inferred import result_of
 from calque.tensor import Tensor, from_array, record
 from tests.ops.cases import Array, assert_near, evaluate, every_case, operands, records
 

@@ -162,10 +162,10 @@ def test_a_recording_goes_on_where_its_path_was_forgotten(monkeypatch: pytest.Mo
         x = x + float(k % 3)
         if k % 7 == 0:
             monkeypatch.setattr(settings, "memo_bytes", 1 << 16)
-            recorder.evict()
+            trie.evict()
             monkeypatch.undo()
         if k % 50 == 0:
-            recorder.evict(recorder.local.state.trace.cur)
+            trie.evict(recorder.local.state.trace.cur)
     assert x.tolist() == [1.0 + sum(k % 3 for k in range(200))] * 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -146,10 +147,10 @@ class RNNBase(Module):
 
     # ------------------------------------------------------------------------------------------------------- all layers
 
-    def _run(self, x: Tensor, states: tuple[Tensor, ...], lengths: Lengths | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _run(self, x: Tensor, given: list[Sequence[Tensor]], lengths: Lengths | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """`given`: of each state, those of all layers and directions."""
         directions = 2 if self.bidirectional else 1
-        given = [T.unbind(s, 0) for s in states]
-        finals: list[list[Tensor]] = [[] for _ in states]
+        finals: list[list[Tensor]] = [[] for _ in given]
         for layer in range(self.num_layers):
             outputs = []
             for k, suffix in enumerate(self._suffixes(layer)):
@@ -166,10 +167,11 @@ class RNNBase(Module):
     def _state_sizes(self) -> tuple[int, ...]:
         return (self.proj_size or self.hidden_size, self.hidden_size)[: 2 if self.mode == "LSTM" else 1]
 
-    def _states(self, hx: Any, batch: int, like: Tensor) -> tuple[Tensor, ...]:
+    def _states(self, hx: Any, batch: int, like: Tensor) -> list[Sequence[Tensor]]:
         count = self.num_layers * (2 if self.bidirectional else 1)
-        if hx is None:
-            return tuple(T.zeros((count, batch, n), dtype=like.dtype) for n in self._state_sizes())
+        if hx is None:  # all that are alike are one tensor, which nobody else has
+            zeros = {n: T.zeros((batch, n), dtype=like.dtype) for n in dict.fromkeys(self._state_sizes())}
+            return [[zeros[n]] * count for n in self._state_sizes()]
         given = hx if self.mode == "LSTM" else (hx,)
         for s, n in zip(given, self._state_sizes(), strict=True):
             if tuple(s._layout.shape) != (count, batch, n):
@@ -182,7 +184,7 @@ class RNNBase(Module):
                     f"[{type(self).__name__}] Input and hidden tensors are not the same dtype, got {like._layout.dtype!r} and {s._layout.dtype!r}; "
                     f"convert the state with .to({like._layout.dtype!r})"
                 )
-        return tuple(given)
+        return [T.unbind(s, 0) for s in given]
 
     def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
         if isinstance(input, PackedSequence):

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from calque.backend.cpu import contract, loops
 from calque.backend.cpu.code import llvm
@@ -348,12 +348,26 @@ _together: WeakValueDictionary[tuple[Any, ...], Needed] = WeakValueDictionary()
 """What `needed` found for programs that somebody still has: those of other sizes call the same functions."""
 
 
+_SAME = 64
+_same: dict[tuple[int, int], tuple[Any, Any, Any, ref[Needed]]] = {}
+"""The same for the very objects of the last programs (arguments that follow from sizes share them): kernels, contractions, for what, found."""
+
+
 def needed(kernels: Sequence[LoopKernel], contractions: Sequence[Contraction]) -> Needed:
     """Bring loop kernels and contractions into this process. What is missing is compiled together."""
-    called = tuple(kernels), tuple(contractions), current(), objects.can_load()
+    of = current(), objects.can_load()
+    place = id(kernels), id(contractions)
+    last = _same.get(place)
+    if last is not None and last[0] is kernels and last[1] is contractions and last[2] == of and (there := last[3]()) is not None:
+        return there
+    called = tuple(kernels), tuple(contractions), *of
     found = _together.get(called)
     if found is None:
         found = _together[called] = _brought(kernels, contractions)
+    if called[0] is kernels and called[1] is contractions:  # nobody changes a tuple
+        if len(_same) >= _SAME:
+            _same.clear()
+        _same[place] = kernels, contractions, of, ref(found)
     return found
 
 

@@ -16,6 +16,7 @@ DTYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "int8": "i8"}
 Pair = tuple[int, int]
 
 
+@memoised("block sizes", 1000, 1 / 1024)
 def blocking_for(dtype: str, target: VectorUnit) -> Blocking:
     """Block sizes for ``float32``, ``float64``, ``bfloat16`` or ``int8``."""
     return Blocking(DTYPES[dtype], target)

@@ -17,6 +17,7 @@ from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.cells import CELLS, SEQUENCE, Cell, Steps
 from calque.backend.cpu.contract.depth import panel_rows
 from calque.backend.cpu.contract.micro import panel_behind
+from calque.backend.cpu.contract.product_words import blocking_for
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.base.dataclass import dataclass
 from calque.ops.routines import RecurrentSpec
@@ -44,7 +45,7 @@ class Recurrent:
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """Packed weight, packed states for two steps, and what outputs that nobody wants would hold for one."""
-        blocking = Blocking({"float32": "f32", "float64": "f64"}[dtype], target)
+        blocking = blocking_for(dtype, target)
         _, rows, units = self.spec.sizes
         gates = CELLS[self.kind].gates
         width = blocking.tile_columns if self.gradient else blocking.lanes

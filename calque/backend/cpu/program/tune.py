@@ -35,7 +35,7 @@ _cache = library.disk_cache
 
 def used() -> bool:
     """Whether contractions have, or would get, another schedule than the cost model's."""
-    return config.settings.tune or _chosen.measured()[0] > 0
+    return config.settings.tune or bool(_chosen or _chosen.older)
 
 
 def contraction(kind: str, spec: Spec, dtype: str) -> contract.Contraction:
