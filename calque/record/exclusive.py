@@ -8,7 +8,7 @@ from calque.record.path import Trace
 from calque.record.storage import Storage
 from calque.run.buffer import Buffer
 from calque.run.engine import ENGINE
-from calque.run.packing import let_go
+from calque.run.prepacking import let_go
 
 
 def judge(

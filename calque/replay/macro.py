@@ -24,7 +24,7 @@ from calque.replay.direct import start_plan
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array
 from calque.run.interrupt import SHIELD
-from calque.run.packing import let_go
+from calque.run.prepacking import let_go
 from calque.run.queues import on, placed
 
 REALISED, SHARED, ELSEWHERE, ABSENT = -1, -2, -3, -4

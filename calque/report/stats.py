@@ -23,7 +23,7 @@ from calque.replay.stretches import stretch_counts
 from calque.run.backends import backend, host_memory
 from calque.run.dispatch import DispatchCounters, wait_for_queues
 from calque.run.engine import depths
-from calque.run.packing import held_bytes
+from calque.run.prepacking import held_bytes
 
 ROWS = 8  # of each list in the printed form
 

@@ -25,7 +25,7 @@ from calque.observe.causes import often
 from calque.ops.opdef import OpDef
 from calque.ops.structure import describe
 from calque.run.fingerprint import EARLY, fingerprint
-from calque.run.packing import Packing, packing_of, settle
+from calque.run.prepacking import Prepacking, prepacking_of, release_unused
 
 Array = np.ndarray[Any, Any]
 Outcome = tuple[Sequence[Array], int, int]  # outputs, number of the failed check or -1, its bad position
@@ -66,7 +66,7 @@ class Compiled:
 
     planned = True
     made = 0  # in this process
-    packing: Packing | None  # what is packed of its weights; None if nothing can be
+    prepacking: Prepacking | None  # what is packed of its weights; None if nothing can be
 
     def __init__(self, backend_: Backend, program: Program, structure: Structure | None = None) -> None:
         self.source, self.narrow, self._workspace_bytes = program, backend_.narrow, backend_.workspace_bytes
@@ -92,8 +92,8 @@ class Compiled:
         self.distinct: bool = getattr(self.executable, "distinct", False)
         self.plain = self.distinct and not program.checks  # nothing but results comes out of `executable`
         self.lowering = lowered - start
-        settle()
-        self.packing = packing_of(self)
+        release_unused()
+        self.prepacking = prepacking_of(self)
         if settings.log:
             self._report(events.clock() - lowered)
 
@@ -142,7 +142,7 @@ class Interpreted:
     launches = 0
     distinct = plain = False  # whether results are arrays of their own, each once
     lowering = 0.0
-    packing = None
+    prepacking = None
 
     def __init__(self, program: Program, quick: bool) -> None:
         self.source = self.program = program

@@ -126,8 +126,8 @@ class Plan:
     def packed(self, inputs: list[Buffer]) -> Compiled | None:
         """The form that has the weights among these inputs packed, if there is one. Asked for when the program is started, before anybody overwrites
         them behind it."""
-        packing = None if self.compiled is None else self.compiled.packing
-        return None if packing is None else on(self.device, lambda: packing.of(inputs))
+        prepacking = None if self.compiled is None else self.compiled.prepacking
+        return None if prepacking is None else on(self.device, lambda: prepacking.of(inputs))
 
     def execute(self, *given: Any) -> None:
         """What a task of the plan does: see `_execute`."""
@@ -327,7 +327,7 @@ def run_at_once(plan: Plan, inputs: list[Buffer], scalars: list[Any], awaited: b
         return None
     there = at(plan.device) if several else plan.device
     try:
-        result: Sequence[Any] = (form if form.packing is None else plan.packed(inputs) or form).executable.run(arrays, scalars)
+        result: Sequence[Any] = (form if form.prepacking is None else plan.packed(inputs) or form).executable.run(arrays, scalars)
     except Exception as error:
         if of_handler(error):
             raise

@@ -12,7 +12,7 @@ from typing import Any
 
 import calque
 from calque.base.config import settings
-from calque.run import dispatch, packing
+from calque.run import dispatch, prepacking
 from tests.fuzz.check import forget
 
 
@@ -67,17 +67,17 @@ def reported(seed: int, lines: list[str], fails: Callable[[list[str]], str], mod
 def drawn(seed: int, eager: bool = True) -> Iterator[None]:
     """Start from nothing, with freed memory poisoned; every eighth seed compiles all programs and packs weights at once, every third records small
     operations, too."""
-    saved = dispatch.INTERPRET_WORK, packing.AFTER, settings.poison, settings.eager
+    saved = dispatch.INTERPRET_WORK, prepacking.AFTER, settings.poison, settings.eager
     forget()
     try:
         settings.poison = True
         if seed % 8 == 0:
-            dispatch.INTERPRET_WORK = packing.AFTER = 0
+            dispatch.INTERPRET_WORK = prepacking.AFTER = 0
         if seed % 3 == 0 and eager:
             settings.eager = 0
         yield
     finally:
-        dispatch.INTERPRET_WORK, packing.AFTER, settings.poison, settings.eager = saved
+        dispatch.INTERPRET_WORK, prepacking.AFTER, settings.poison, settings.eager = saved
         forget()
 
 

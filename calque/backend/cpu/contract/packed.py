@@ -1,7 +1,7 @@
 """Weights that were laid out for the kernels once and for all: a call finds them packed, or does nothing but pack them.
 
 Inference multiplies by the same weights again and again. Packing them takes as long as reading them from memory twice, which with few pixels or rows
-is a large part of a call. So whoever runs a program may keep what a call would have packed (`run/packing.py` says when), and says so in the two
+is a large part of a call. So whoever runs a program may keep what a call would have packed (`run/prepacking.py` says when), and says so in the two
 addresses that a call has for it, whose lowest bits are free: that of the weights is where they lie packed, or that of the workspace is where they
 are to be packed, and that is all the call is for. What is packed does not depend on who packs, so results are the same to the bit.
 """

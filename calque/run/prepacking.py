@@ -3,7 +3,7 @@
 Contractions pack their weights at every call (`Executable.prepacked`). A program that has been given the same values AFTER times in a row
 keeps what was packed, and its runs leave that out: inference and evaluation, but no training step, which writes to its weights. As long as it does so
 it refers to the buffers. Whoever wants to overwrite a value that somebody else refers to writes elsewhere, so what was packed stays right without
-being compared with anything. A training step behind an evaluation gets its memory back (`let_go`), and so does a model that is gone (`settle`).
+being compared with anything. A training step behind an evaluation gets its memory back (`let_go`), and so does a model that is gone (`release_unused`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from calque.backend.base import SPARED
 from calque.run.buffer import Buffer
 
 AFTER = 4  # runs with the same weights, before these are packed: some of what is run a few times is never run again
-WASTED = 8  # runs in which packing has earned what it cost; weights that are written to earlier have to stay the same for longer the next time
+WASTED = 8  # runs in which prepacking has earned what it cost; weights that are written to earlier have to stay the same for longer the next time
 CHANGES = 64  # times that other weights came before as many runs as that, after which nobody looks any more
 
 
@@ -30,7 +30,7 @@ class Counters:
     packed = released = 0
 
 
-class Packing:
+class Prepacking:
     """What one program keeps packed. `places`: of the weights among its inputs; `make`: what makes a form of the program from their arrays."""
 
     __slots__ = ("places", "make", "held", "form", "_seen", "_runs", "_after", "_changes", "_used", "__weakref__")
@@ -63,7 +63,7 @@ class Packing:
     def _packed(self, given: list[Buffer]) -> Any:
         if _shown(given) or any(b.array is None or (b.task is not None and not b.task.done) for b in given):
             return None
-        settle()
+        release_unused()
         try:
             form = self.make({k: b.array for k, b in zip(self.places, given, strict=True)})
         except MemoryError:  # it runs without, as before
@@ -97,7 +97,7 @@ def _shown(buffers: list[Buffer]) -> bool:
     return False
 
 
-_HOLDING: weakref.WeakSet[Packing] = weakref.WeakSet()
+_HOLDING: weakref.WeakSet[Prepacking] = weakref.WeakSet()
 _LOCK = threading.RLock()
 
 
@@ -106,43 +106,43 @@ def let_go(buffer: Buffer) -> bool:
     if not _HOLDING:
         return False
     with _LOCK:
-        found = [packing for packing in _HOLDING if any(b is buffer for b in packing.held)]
-        for packing in found:
-            packing.release()
+        found = [prepacking for prepacking in _HOLDING if any(b is buffer for b in prepacking.held)]
+        for prepacking in found:
+            prepacking.release()
     return bool(found)
 
 
-def settle() -> None:
+def release_unused() -> None:
     """Let go what nobody else refers to: its model is gone."""
     if not _HOLDING:
         return
     with _LOCK:
         holding = list(_HOLDING)
-        times = Counter(id(b) for packing in holding for b in packing.held)
-        for packing in holding:
-            for b in packing.held:
+        times = Counter(id(b) for prepacking in holding for b in prepacking.held)
+        for prepacking in holding:
+            for b in prepacking.held:
                 if getrefcount(b) - 2 <= times[id(b)] + b.pins:  # 2: the variable and the argument
-                    packing.release()
+                    prepacking.release()
                     break
 
 
 def held_bytes() -> int:
     """Bytes of what is packed."""
     with _LOCK:
-        return sum([packing.form.executable.packed_bytes for packing in _HOLDING if packing.form is not None])
+        return sum([prepacking.form.executable.packed_bytes for prepacking in _HOLDING if prepacking.form is not None])
 
 
 def release_all() -> None:
     """Memory has run out, or the user wants it back."""
     with _LOCK:
-        for packing in list(_HOLDING):
-            packing.release()
+        for prepacking in list(_HOLDING):
+            prepacking.release()
 
 
 SPARED.append(release_all)
 
 
-def packing_of(compiled: Any) -> Packing | None:
+def prepacking_of(compiled: Any) -> Prepacking | None:
     """Of a form of a program (`backends.Compiled`, which has it)."""
     executable = compiled.executable
     places = executable.packs
@@ -152,9 +152,9 @@ def packing_of(compiled: Any) -> Packing | None:
 
     def make(weights: dict[int, Any]) -> Any:
         there = owner()
-        assert there is not None, "it has the packing, and runs"
+        assert there is not None, "it has the prepacking, and runs"
         packed = copy(there)
-        packed.executable, packed.packing = executable.prepacked(weights), None
+        packed.executable, packed.prepacking = executable.prepacked(weights), None
         return packed
 
-    return Packing(places, make)
+    return Prepacking(places, make)

@@ -12,10 +12,10 @@ import pytest
 import calque
 from calque import nn
 from calque.base.native import hot
-from calque.run import packing
+from calque.run import prepacking
 
 F = nn.functional
-RUNS = packing.AFTER + 3
+RUNS = prepacking.AFTER + 3
 
 
 class Net(nn.Module):
@@ -34,9 +34,9 @@ class Net(nn.Module):
 @pytest.fixture(autouse=True)
 def counters() -> Iterator[None]:
     gc.collect()
-    packing.release_all()
+    prepacking.release_all()
     yield
-    packing.release_all()
+    prepacking.release_all()
 
 
 def made() -> tuple[Net, Any]:
@@ -55,11 +55,11 @@ def answers(call: Callable[[Any], Any], x: Any, times: int = RUNS) -> list[Any]:
 @pytest.mark.parametrize("hybridized", [False, True])
 def test_results_are_the_same_to_the_bit(hybridized: bool) -> None:
     net, x = made()
-    before = packing.Counters.packed
+    before = prepacking.Counters.packed
     call = calque.compile(net) if hybridized else net
     found = answers(call, x, RUNS + 6)
-    assert packing.Counters.packed > before, "it was packed"
-    assert packing.held_bytes() > 4 * sum(p.numel() for p in net.parameters() if p.ndim > 1) // 2
+    assert prepacking.Counters.packed > before, "it was packed"
+    assert prepacking.held_bytes() > 4 * sum(p.numel() for p in net.parameters() if p.ndim > 1) // 2
     for other in found[2:]:
         np.testing.assert_array_equal(other, found[1])
 
@@ -133,14 +133,14 @@ def test_nobody_writes_to_them_unseen(name: str, hybridized: bool) -> None:
 def test_a_training_loop_packs_nothing() -> None:
     net, x = made()
     optimizer = calque.optim.SGD(net.parameters(), lr=0.01)
-    before = packing.Counters.packed
+    before = prepacking.Counters.packed
     for _ in range(3 * RUNS):
         optimizer.zero_grad()
         loss = net(x).square().mean()
         loss.item()  # the forward pass is a program of its own, which writes nothing
         loss.backward()
         optimizer.step()
-    assert packing.Counters.packed == before
+    assert prepacking.Counters.packed == before
 
 
 def test_a_step_behind_an_evaluation_writes_where_the_weights_were() -> None:
@@ -160,42 +160,42 @@ def test_a_step_behind_an_evaluation_writes_where_the_weights_were() -> None:
     for _ in range(3):
         calque.synchronize()
         before = places()
-        answers(net, x, packing.AFTER + packing.WASTED + 3)
-        assert packing.held_bytes() > 0
+        answers(net, x, prepacking.AFTER + prepacking.WASTED + 3)
+        assert prepacking.held_bytes() > 0
         step()
         calque.synchronize()
         assert places() == before
-        assert packing.held_bytes() == 0
+        assert prepacking.held_bytes() == 0
         step()
 
 
 def test_memory_of_a_model_that_is_gone_comes_back() -> None:
     net, x = made()
     answers(net, x)
-    assert packing.held_bytes() > 0
+    assert prepacking.held_bytes() > 0
     del net
     gc.collect()
-    packing.settle()
-    assert packing.held_bytes() == 0
+    prepacking.release_unused()
+    assert prepacking.held_bytes() == 0
 
 
 def test_weights_that_numpy_sees_are_not_packed() -> None:
     weight = np.ones((64, 64), np.float32)
     shared, x = calque.from_numpy(weight), calque.randn(300, 64)
-    before = packing.Counters.packed
+    before = prepacking.Counters.packed
     answers(lambda x: x @ shared, x)
     weight[:] = 2.0
     np.testing.assert_allclose(answers(lambda x: x @ shared, x, 1)[0], x.numpy() @ weight, rtol=1e-4, atol=1e-4)
-    assert packing.Counters.packed == before
+    assert prepacking.Counters.packed == before
 
 
 def test_weights_that_are_other_ones_each_time_are_looked_at_no_more() -> None:
-    x, before = calque.randn(200, 64), packing.Counters.packed
-    for k in range(packing.CHANGES + 20):
+    x, before = calque.randn(200, 64), prepacking.Counters.packed
+    for k in range(prepacking.CHANGES + 20):
         w = calque.randn(64, 96)
         w[0, 0] = k
         np.testing.assert_allclose((x @ w).numpy(), x.numpy() @ w.numpy(), rtol=1e-3, atol=1e-3)
-    assert packing.Counters.packed == before
+    assert prepacking.Counters.packed == before
 
 
 def test_arguments_of_a_hybridized_call_may_be_other_ones() -> None:
@@ -211,7 +211,7 @@ def test_what_repeats_a_call_stops_when_the_weights_are_let_go() -> None:
     net, x = made()
     call = calque.compile(net)
     answers(call, x, 30)
-    packing.release_all()
+    prepacking.release_all()
     with calque.no_grad():
         net.out.weight.add_(1.0)
     np.testing.assert_allclose(answers(call, x, 1)[0], answers(net, x, 1)[0], rtol=2e-4, atol=2e-4)
