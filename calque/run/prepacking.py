@@ -3,7 +3,8 @@
 Contractions pack their weights at every call (`Executable.prepacked`). A program that has been given the same values AFTER times in a row
 keeps what was packed, and its runs leave that out: inference and evaluation, but no training step, which writes to its weights. As long as it does so
 it refers to the buffers. Whoever wants to overwrite a value that somebody else refers to writes elsewhere, so what was packed stays right without
-being compared with anything. A training step behind an evaluation gets its memory back (`let_go`), and so does a model that is gone (`release_unused`).
+being compared with anything. A training step behind an evaluation gets its memory back (`let_go`), and so does whoever comes when a model is gone
+(`release_unused`).
 """
 
 from __future__ import annotations
