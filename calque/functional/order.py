@@ -171,7 +171,7 @@ def _median_of(name: str, kind: Any, x: Tensor, dim: int | None, keepdim: bool) 
         equal = where(isnan(middle), isnan(x), x == middle)
         return (where(equal, g / cast(prim("sum", cast(equal, dt.int64), tuple(range(x._layout.ndim)), False), x._layout.dtype), 0.0),)
 
-    return with_formula("MedianBackward0", (x,), value, backward)
+    return with_formula("MedianBackward0", (x,), value, backward, uses=True)
 
 
 @public(out=True, steps=True)

@@ -284,7 +284,7 @@ def _combined(base: Tensor, d: int, index: Tensor, part: Tensor, reduce: str, in
         return grads if include_self else (_scattered("scatter", "scatter", grads[0], d, index, 0), grads[1])
 
     straight = not include_self and reduce != "prod"  # extremes that the base equals share with it: it is no operand of the last operation
-    return with_formula("ScatterReduceBackward0", (base, part), value, backward, straight)
+    return with_formula("ScatterReduceBackward0", (base, part), value, backward, straight, uses=True)
 
 
 def _extreme_gradient(g: Tensor, base: Tensor, d: int, index: Tensor, part: Tensor, result: Any, include_self: bool) -> tuple[Tensor, Tensor]:

@@ -270,7 +270,8 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     def value() -> Tensor:
         return upload(on_host("bincount", lambda w: np.bincount(values, w, minlength).astype(kind.np), (wide,), [shape])[0], kind)
 
-    return with_formula("BincountBackward0", (wide,), value, lambda g: (prim("index_select", g, cast(input, dt.int64), 0),))
+    places = upload(values, dt.int64) if wide._requires_grad else input  # what was counted may be written
+    return with_formula("BincountBackward0", (wide,), value, lambda g: (prim("index_select", g, places, 0),))
 
 
 @public(out="exact")
