@@ -247,9 +247,9 @@ def _check_channels(op: str, input: Tensor, **parameters: Any) -> None:
                 + (f"; {hint}" if (hint := channels_last(tuple(input._layout.shape), p._layout.numel)) else "")
             )
     kind = input._layout.dtype
-    if kind.itemsize > 2 and kind.category == 2:  # of integers the function itself is refused
-        for p in parameters.values():
-            if p is not None and p._layout.dtype is not kind:
+    if kind.itemsize > 2:
+        for name, p in parameters.items():
+            if p is not None and p._layout.dtype is not kind and (kind.category == 2 or name == "weight"):  # of integers the function is refused
                 require_dtype(op, input, p)
 
 
