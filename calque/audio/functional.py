@@ -298,7 +298,7 @@ def ratio(orig_freq: float, new_freq: float) -> tuple[int, int]:
 
 
 def resample(
-    waveform: Tensor, orig_freq: int, new_freq: int, lowpass_filter_width: int = 6, rolloff: float = 0.99,
+    waveform: Tensor, orig_freq: float, new_freq: float, lowpass_filter_width: int = 6, rolloff: float = 0.99,
     resampling_method: str = "sinc_interp_hann", beta: float | None = None,
 ) -> Tensor:  # fmt: skip
     """(..., time) at another rate, (..., ceil(time * new_freq / orig_freq)), by sums with a sinc function in a window.

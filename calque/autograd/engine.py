@@ -96,7 +96,7 @@ def require_history(node: FunctionNode) -> None:
     """Raise if an operand that a formula has at hand has lost its history since (see `with_history`), where a second derivative needs it."""
     if local.state.grad:
         for k, value in node.saved.items():
-            if with_history(value, node.next[k]) is not value:
+            if k >= 0 and with_history(value, node.next[k]) is not value:
                 raise AutogradError(
                     f"[backward] {node.name()} (recorded at {node.line}) needs its operand {k} for create_graph=True: a saved tensor that has been "
                     "detached in-place, with detach_(); use the out-of-place detach() instead"

@@ -408,8 +408,6 @@ def power(input: Any, exponent: Any, general: Binary = OPERATORS[_pow]) -> Any:
                 return own_result(prim("sqrt", input))  # the gradient of a power is that of its operand: the result may be written
             if exponent == -1:
                 return own_result(prim("reciprocal", input))
-    elif kind is bool and is_tensor(input) and input._layout.dtype is dt.bool_:  # of all powers of truth these alone are defined
-        return prim("copy", input) if exponent else logical_or(input, True)
     return general(input, exponent)
 
 

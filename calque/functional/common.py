@@ -129,10 +129,10 @@ def require_one_dtype(op: str, first: Tensor, *others: Any) -> None:
             )
 
 
-def require_long(op: str, index: Tensor) -> None:
-    """Raise unless positions are int64, where PyTorch takes no others."""
-    if index._layout.dtype is not dt.int64:
-        raise IndexTypeError(f"[{op}] Expected dtype int64 for index, got {index._layout.dtype!r}; convert with .long()")
+def require_positions(op: str, index: Tensor) -> None:
+    """Raise unless positions or labels are int64 or int32."""
+    if index._layout.dtype not in (dt.int64, dt.int32):
+        raise IndexTypeError(f"[{op}] Expected dtype int32/int64 for index, got {index._layout.dtype!r}; convert with .long()")
 
 
 def require_dims(op: str, x: Tensor, least: int, most: int | None = None, name: str = "input") -> None:

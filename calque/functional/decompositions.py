@@ -36,6 +36,7 @@ from calque.functional.reductions import amax, amin, for_norm, prod, sum, vector
 from calque.functional.results import named_result
 from calque.functional.views import expand, squeeze, sum_to_shape, unsqueeze
 from calque.functional.windows import narrow
+from calque.functional.writing import kept_operand
 from calque.record.nodes import FunctionNode
 from calque.record.recorder import local
 from calque.tensor import Tensor, function_node, output_nodes, upload
@@ -57,7 +58,7 @@ def _matrix(op: str, x: Tensor, square: bool = False) -> Tensor:
         )
     if square:
         require_square(op, x)
-    return x
+    return kept_operand(x) if x._requires_grad else x  # gradients are those of factors and results: the matrix may be written
 
 
 def _extents(x: Tensor) -> tuple[Shape, int, int]:
@@ -111,7 +112,8 @@ def _with_outputs(
         return (backward(again() if local.state.grad else plain, grads),)
 
     node = function_node(label, (x,), tuple(out._layout for out in outputs), rule)
-    node.saved, node.versions = {0: x}, [x._storage.version]
+    node.saved = {0: x, **{-1 - k: out._storage for k, out in enumerate(outputs)}}  # which the formula reads
+    node.versions = [x._storage.version, *[out._storage.version for out in outputs]]
     if local.state.trace.transforms:
         local.state.trace.saving(node)
     for out, out_node in zip(outputs, output_nodes(node, len(outputs)), strict=True):
@@ -247,6 +249,8 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
             f"[linalg.solve] Incompatible shapes of A and B for the equation AX = B: {tuple(x._layout.shape)} and "
             f"{tuple(B._layout.shape)}"
         )
+    if right._requires_grad:
+        right = kept_operand(right)
 
     def value() -> Tensor:
         batch = broadcast_shapes(_extents(x)[0], _extents(right)[0], op="linalg.solve")

@@ -41,6 +41,7 @@ from calque.functional.results import named_result
 from calque.functional.selection import diag_embed, take_along_dim
 from calque.functional.views import expand, sum_to_shape, unsqueeze
 from calque.functional.windows import narrow
+from calque.functional.writing import kept_operand
 from calque.tensor import Tensor, upload
 
 LuResult = named_result("linalg_lu", "P", "L", "U")
@@ -344,6 +345,9 @@ def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, un
 
 
 def _triangular(half: Tensor, right: Tensor, upper: bool) -> Tensor:
+    if right._requires_grad:
+        right = kept_operand(right)
+
     def value() -> Tensor:
         batch = broadcast_shapes(_extents(half)[0], _extents(right)[0], op="linalg.solve_triangular")
         return _result("solve_triangular", half, _substituted, (*batch, *right._layout.shape[-2:]), right)

@@ -95,10 +95,11 @@ method("where")(_where_method)
 
 
 def with_formula(
-    label: str, inputs: tuple[Tensor, ...], value: Callable[[], Tensor], backward: Callable[[Any], tuple[Any, ...]], straight: bool = False
-) -> Tensor:
-    """A function whose gradient has a formula of its own: `value()` is recorded without history, `backward(g)` gives one
-    gradient per input. `straight`: the formula is not the derivative of `value`, but goes past what has none (rounding)."""
+    label: str, inputs: tuple[Tensor, ...], value: Callable[[], Tensor], backward: Callable[[Any], tuple[Any, ...]], straight: bool = False,
+    uses: bool = False,
+) -> Tensor:  # fmt: skip
+    """A function whose gradient has a formula of its own: `value()` is recorded without history, `backward(g)` gives one gradient per input.
+    `straight`: the formula is not the derivative of `value`, but goes past what has none (rounding). `uses`: it reads the result."""
     state = local.state
     before, state.grad = state.grad, False
     try:
@@ -114,7 +115,8 @@ def with_formula(
             return backward(grads[0])
 
         node = function_node(label, inputs, (out._layout,), rule)
-        node.where, node.saved, node.versions = user_line(), dict(enumerate(inputs)), [x._storage.version for x in inputs]
+        saved: dict[int, Any] = {**dict(enumerate(inputs)), **({-1: out._storage} if uses else {})}
+        node.where, node.saved, node.versions = user_line(), saved, [(x if k < 0 else x._storage).version for k, x in saved.items()]
         if state.trace.transforms:
             state.trace.saving(node)
         without_base(out, inputs)._grad_fn, out._requires_grad = node, True
@@ -559,10 +561,8 @@ def isfinite(input: Tensor) -> Tensor:
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
     """Whether `|input - other| <= atol + rtol |other|`, broadcast: (*), (*) -> (*) bool. Equal infinities are close."""
     if input._layout.dtype is not other._layout.dtype:
-        raise DTypeError(
-            f"[isclose] {input._layout.dtype!r} did not match {other._layout.dtype!r}: expected equal dtypes; convert with "
-            ".to(dtype)"
-        )
+        kinds = f"{input._layout.dtype!r} did not match {other._layout.dtype!r}"
+        raise DTypeError(f"[isclose] {kinds}: expected equal dtypes; convert with .to(dtype)")
     if rtol < 0 or atol < 0:
         raise ArgumentError(f"[isclose] expected tolerances >= 0, got rtol={rtol} and atol={atol}")
     close = prim("eq", input, other)

@@ -15,7 +15,7 @@ from calque.base.errors import ArgumentError, DTypeError
 from calque.base.shapes import normalize_dim
 from calque.base.text import shown
 from calque.functional.arithmetic import Binary, _ge, _le, _maximum, _minimum, _ne, _of_tensor
-from calque.functional.common import Operand, cast, is_tensor, linked, number, prim, require_fractions, require_numbers, require_real, result_dtype
+from calque.functional.common import Operand, cast, is_tensor, linked, number, prim, require_fractions, require_real, result_dtype
 from calque.functional.declared import public
 from calque.functional.elementary import floor
 from calque.functional.joining import cat
@@ -150,7 +150,6 @@ def _median(name: str, kind: Any, x: Tensor, dim: int, keepdim: bool) -> Any:
 
 @beside_input
 def _median_of(name: str, kind: Any, x: Tensor, dim: int | None, keepdim: bool) -> Any:
-    require_numbers(name, x)
     if dim is not None:
         return _median(name, kind, x, dim, keepdim)
     if not x._layout.numel:
@@ -171,7 +170,7 @@ def _median_of(name: str, kind: Any, x: Tensor, dim: int | None, keepdim: bool) 
         equal = where(isnan(middle), isnan(x), x == middle)
         return (where(equal, g / cast(prim("sum", cast(equal, dt.int64), tuple(range(x._layout.ndim)), False), x._layout.dtype), 0.0),)
 
-    return with_formula("MedianBackward0", (x,), value, backward)
+    return with_formula("MedianBackward0", (x,), value, backward, uses=True)
 
 
 @public(out=True, steps=True)

@@ -328,7 +328,7 @@ def _extreme_of_all(name: str, x: Tensor) -> Tensor:
 
     if not (local.state.grad and x._requires_grad):
         return value()
-    found = with_formula(f"{name.capitalize()}Backward1", (x,), value, backward)
+    found = with_formula(f"{name.capitalize()}Backward1", (x,), value, backward, uses=True)
     return found
 
 
@@ -408,6 +408,12 @@ def _moments(op: str, x: Tensor, dim: Dims, unbiased: Any, correction: Any, keep
     return variance, middle if keepdim else reshape(middle, _keep(x, dims, False))
 
 
+def _moments_of_user(op: str, x: Tensor, dim: Dims, unbiased: Any, correction: Any, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """`_moments` with a mean that may be written: the gradient of the variance reads the other one."""
+    variance, middle = _moments(op, x, dim, unbiased, correction, keepdim)
+    return variance, prim("copy", middle) if x._requires_grad else middle
+
+
 def _wide(x: Tensor) -> Tensor:
     """x in the type its arithmetic is done in, so that what is made of several steps is rounded once."""
     return cast(x, x._layout.dtype.compute)
@@ -450,7 +456,7 @@ def var_mean(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
 ) -> tuple[Tensor, Tensor]:
     """(variance, mean) over `dim`."""
-    variance, middle = _moments("var_mean", input, dim, unbiased, correction, keepdim)
+    variance, middle = _moments_of_user("var_mean", input, dim, unbiased, correction, keepdim)
     return cast(variance, input._layout.dtype.to_real()), cast(middle, input._layout.dtype)
 
 
@@ -460,7 +466,7 @@ def std_mean(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
 ) -> tuple[Tensor, Tensor]:
     """(standard deviation, mean) over `dim`."""
-    variance, middle = _moments("std_mean", input, dim, unbiased, correction, keepdim)
+    variance, middle = _moments_of_user("std_mean", input, dim, unbiased, correction, keepdim)
     return cast(safe_sqrt(variance), input._layout.dtype.to_real()), cast(middle, input._layout.dtype)
 
 

@@ -25,8 +25,8 @@ from calque.functional.common import (
     method,
     operand,
     prim,
-    require_long,
     require_operands,
+    require_positions,
     require_real,
     require_tensors,
 )
@@ -100,7 +100,6 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
 @public(in_place="method", out="exact", steps=True)
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """`input` with its slices at the positions `index` along `dim` replaced by those of `source`."""
-    require_long("index_copy", index)
     return _index_write("index_copy", "index_put", input, dim, index, source)
 
 
@@ -108,7 +107,6 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """`input` with the slices at the positions `index` along `dim` set to one value."""
     where = _flat_index("index_fill", index)
-    require_long("index_fill", where)
     base = input if input._layout.ndim else reshape(input, (1,))
     d = normalize_dim(dim, base._layout.ndim, "index_fill")
     shape = tuple(base._layout.shape)
@@ -284,7 +282,7 @@ def _combined(base: Tensor, d: int, index: Tensor, part: Tensor, reduce: str, in
         return grads if include_self else (_scattered("scatter", "scatter", grads[0], d, index, 0), grads[1])
 
     straight = not include_self and reduce != "prod"  # extremes that the base equals share with it: it is no operand of the last operation
-    return with_formula("ScatterReduceBackward0", (base, part), value, backward, straight)
+    return with_formula("ScatterReduceBackward0", (base, part), value, backward, straight, uses=True)
 
 
 def _extreme_gradient(g: Tensor, base: Tensor, d: int, index: Tensor, part: Tensor, result: Any, include_self: bool) -> tuple[Tensor, Tensor]:
@@ -334,7 +332,7 @@ def _written_together(base: Tensor, d: int, index: Tensor, part: Tensor, reduce:
 @public(out="exact", steps=True)
 def take(input: Tensor, index: Tensor) -> Tensor:
     """Elements of the flattened tensor at the positions `index`."""
-    require_long("take", index)
+    require_positions("take", index)
     flat = reshape(input, (-1,)) if input._layout.numel else reshape(input, (0,))
     return prim("index_select", flat, check_index("take", index, flat._layout.numel), 0)
 
@@ -342,7 +340,7 @@ def take(input: Tensor, index: Tensor) -> Tensor:
 @public(out="exact", steps=True)
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """`gather` with broadcasting of the other dims."""
-    require_long("take_along_dim", indices)
+    require_positions("take_along_dim", indices)
     if dim is None:
         return gather(reshape(input, (-1,)), 0, reshape(indices, (-1,)))
     d = normalize_dim(dim, input._layout.ndim, "take_along_dim")
@@ -363,7 +361,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """`input` with the elements of its flattened form at the positions `index` replaced (or added to)."""
     _same_dtype("put", input, source)
-    require_long("put", index)
+    require_positions("put", index)
     if source._layout.numel != index._layout.numel:
         raise OutOfRangeError(
             f"[put] Expected source and index to have the same number of elements, got {source._layout.numel} and {index._layout.numel}"

@@ -26,7 +26,6 @@ from calque.functional.common import (
     number,
     prim,
     require_dims,
-    require_numbers,
     require_operands,
     require_real,
     result_dtype,
@@ -94,7 +93,6 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     >>> calque.topk(calque.tensor([3.0, 1.0, 2.0]), 2).values
     tensor([3., 2.])
     """
-    require_numbers("topk", input)
     d, k = normalize_dim(dim, input._layout.ndim, "topk"), whole("topk", "k", k)
     size = input._layout.shape[d] if input._layout.ndim else 1
     if not 0 <= k <= size:
@@ -108,7 +106,6 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 @public(out=True, steps=True)
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     """The k-th smallest element along `dim`, k from 1: (*) -> (values, indices)."""
-    require_numbers("kthvalue", input)
     d = normalize_dim(dim, input._layout.ndim, "kthvalue")
     size = input._layout.shape[d] if input._layout.ndim else 1
     k = whole("kthvalue", "k", k)
@@ -217,7 +214,6 @@ def isin(elements: Operand, test_elements: Operand, *, assume_unique: bool = Fal
     """Whether each element is among the test elements: (*), any shape -> (*) bool. Reads the values."""
     require_real("isin", elements, test_elements)
     require_operands("isin", elements, test_elements)
-    require_numbers("isin", elements, test_elements)
     if local.state.trace.exports:
         found_in = _is_among(elements, test_elements)
         return prim("logical_not", found_in) if invert else found_in
@@ -270,7 +266,8 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     def value() -> Tensor:
         return upload(on_host("bincount", lambda w: np.bincount(values, w, minlength).astype(kind.np), (wide,), [shape])[0], kind)
 
-    return with_formula("BincountBackward0", (wide,), value, lambda g: (prim("index_select", g, cast(input, dt.int64), 0),))
+    places = upload(values, dt.int64) if wide._requires_grad else input  # what was counted may be written
+    return with_formula("BincountBackward0", (wide,), value, lambda g: (prim("index_select", g, places, 0),))
 
 
 @public(out="exact")
@@ -328,8 +325,6 @@ def searchsorted(
             f"[searchsorted] expected sorter as int64 indices of shape {tuple(sorted_sequence._layout.shape)}, got {sorter._layout.dtype} of shape "
             f"{tuple(sorter._layout.shape)}; pass what argsort() returns"
         )
-    if result_dtype(sorted_sequence, input) is dt.bool_:
-        require_numbers("searchsorted", sorted_sequence)
     where: Any = "right" if right or side == "right" else "left"
     rows = tuple(sorted_sequence._layout.shape)
     shape = tuple(input._layout.shape) if is_tensor(input) else ()

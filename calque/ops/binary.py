@@ -191,7 +191,6 @@ binary(
     bodies.power,
     _pow_ref,
     (Vjp(_pow_base_gradient, (0, 1)), Vjp(_pow_exponent_gradient, (0, 1, -1))),
-    dtype=numeric("pow"),
     low=0.2,
     high=4.0,
     complex="holomorphic",

@@ -187,7 +187,7 @@ def test_what_loses_its_history_after_it_was_saved_is_still_differentiated_twice
         assert second(turn, True) == pytest.approx(second(turn, False), rel=1e-5)
 
 
-@pytest.mark.parametrize("function", [calque.logit, calque.erfc, calque.linalg.det, calque.linalg.eigvalsh])
+@pytest.mark.parametrize("function", [calque.logit, calque.erfc])
 def test_formulas_that_have_their_operand_at_hand_say_that_its_history_is_lost(function: Callable[[Tensor], Tensor]) -> None:
     base = (calque.eye(2) * 0.25 + 0.5).requires_grad_()
     x = base * 1.0
@@ -196,6 +196,20 @@ def test_formulas_that_have_their_operand_at_hand_say_that_its_history_is_lost(f
     calque.autograd.grad(y.sum(), base, retain_graph=True)
     with pytest.raises(AutogradError, match="detached in-place"):
         calque.autograd.grad(y.sum(), base, create_graph=True)
+
+
+@pytest.mark.parametrize("function", [calque.linalg.det, calque.linalg.eigvalsh, calque.linalg.inv])
+def test_formulas_that_keep_a_handle_of_their_own_are_still_differentiated_twice(function: Callable[[Tensor], Tensor]) -> None:
+    found = []
+    for forget in (False, True):
+        base = (calque.eye(2) * 0.25 + 0.5).requires_grad_()
+        x = base * base
+        y = function(x)
+        if forget:
+            x.detach_()
+        (g,) = calque.autograd.grad(y.sum(), base, create_graph=True)
+        found.append(calque.autograd.grad((g * g).sum(), base)[0].tolist())
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("size", [(3, 2), (300, 200)])
@@ -244,3 +258,62 @@ def test_a_view_without_history_is_not_written_where_its_base_has_one(mode: Any,
             view.mul_(3)  # writes that nobody follows are allowed, as ever
         base.detach()[1].mul_(5)
         assert base.tolist() == [[3, 3], [5, 5]]
+
+
+PLACES = calque.tensor([0, 0, 1, 1])
+OF_THEIR_RESULT: dict[str, Callable[[Tensor], Tensor]] = {
+    "max": calque.max, "min": calque.min, "median": calque.median, "nanmedian": calque.nanmedian, "softmax": lambda x: F.softmax(x, 0),
+    "amax": lambda x: calque.scatter_reduce(calque.zeros(2), 0, PLACES, x, "amax"), "eigh": lambda x: calque.linalg.eigh(x.outer(x))[1],
+    "prod": lambda x: calque.scatter_reduce(calque.ones(2), 0, PLACES, x, "prod"), "qr": lambda x: calque.linalg.qr(x.reshape(2, 2))[0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_THEIR_RESULT)
+def test_a_result_that_the_gradient_reads_may_not_be_written(name: str) -> None:
+    """At the first call, too: the gradient was that of another function."""
+    for _ in range(4):
+        x = calque.tensor([1.0, 5.0, 3.0, 5.5]).requires_grad_()
+        result = OF_THEIR_RESULT[name](x)
+        with calque.no_grad():
+            result.mul_(0.5)
+        with pytest.raises(AutogradError, match="needs its result"):
+            result.sum().backward()
+
+
+@pytest.mark.parametrize("moments", [calque.var_mean, calque.std_mean])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_a_mean_may_be_written_before_the_gradient_of_its_variance(moments: Callable[..., Any], keepdim: bool) -> None:
+    for _ in range(4):
+        x = calque.arange(12.0).reshape(3, 4).sin().requires_grad_()
+        wanted = calque.autograd.grad(moments(x, 1, keepdim=keepdim)[0].sum(), x)[0].tolist()
+        spread, mean = moments(x, 1, keepdim=keepdim)
+        with calque.no_grad():
+            mean.mul_(0.5)
+        assert calque.autograd.grad(spread.sum(), x)[0].tolist() == wanted
+
+
+def test_exponents_may_be_written_before_the_gradient_of_their_mantissas() -> None:
+    x = calque.tensor([3.0, 0.25]).requires_grad_()
+    mantissa, exponent = calque.frexp(x)
+    exponent.zero_()
+    mantissa.sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [0.25, 2.0]
+
+
+def test_what_was_counted_may_be_written_before_the_gradient_of_its_weights() -> None:
+    weights, numbers = calque.ones(4).requires_grad_(), calque.tensor([0, 1, 1, 3])
+    counts = calque.bincount(numbers, weights, 4)
+    numbers.zero_()
+    (counts * calque.arange(4.0)).sum().backward()
+    assert weights.grad is not None and weights.grad.tolist() == [0.0, 1.0, 1.0, 3.0]
+
+
+def test_matrices_may_be_written_before_the_gradient_of_a_solution() -> None:
+    """As in PyTorch, which keeps factors and results."""
+    for function in (calque.linalg.inv, calque.linalg.cholesky, calque.linalg.svdvals, calque.linalg.det, lambda m: calque.linalg.solve(m, m)):
+        matrix = calque.tensor([[2.0, 0.5], [0.5, 1.0]]).requires_grad_()
+        wanted = calque.autograd.grad(function(matrix).sum(), matrix)[0].tolist()
+        result = function(matrix)
+        with calque.no_grad():
+            matrix.add_(1)
+        assert calque.autograd.grad(result.sum(), matrix)[0].tolist() == wanted

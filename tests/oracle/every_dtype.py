@@ -45,6 +45,10 @@ KNOWN = [
     ("avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d max_pool1d_with_indices lp_pool1d conv1d conv_transpose1d multi_head_attention_forward",
      "other", "order", "the result lies by rows (of a batch that comes first)"),
     ("kron", "taken", "order", "PyTorch refuses a matrix that does not lie by rows"),
+    ("median nanmedian topk kthvalue pow __pow__ __rpow__ __ipow__ pow_ isin searchsorted bucketize", "taken", "bool",
+     "computed: PyTorch lacks a kernel (decision 0014)"),
+    ("index_fill index_fill_ index_copy index_copy_ take put put_ take_along_dim one_hot multi_margin_loss multilabel_margin_loss cross_entropy "
+     "nll_loss linear_cross_entropy", "taken", "int32 places", "positions of int32 are positions, too (decision 0014)"),
     ("numpy", "taken", "bfloat16", "an array of the type of ml_dtypes"),
     ("float_power_", "taken", "", "the result is converted, as with other functions (decision 0014)"),
     ("local_response_norm", "taken", "float16", "computed"),

@@ -140,8 +140,8 @@ def _check(op: str, input: Tensor, target: Tensor, weight: Any) -> None:
             f"or pass class probabilities of the input's shape {shape}"
         )
     require_fractions(op, input)
-    if kind not in (dt.int64, dt.uint8):
-        raise DTypeError(f"[{op}] expected target dtype to be Long or Byte, got {kind!r}; convert with .long()")
+    if kind not in (dt.int64, dt.int32, dt.uint8):
+        raise DTypeError(f"[{op}] expected target dtype to be int64, int32 or uint8, got {kind!r}; convert with .long()")
     if weight is not None and weight._layout.dtype is not input._layout.dtype:
         raise DTypeError(f"[{op}] expected weights of the dtype of the scores {input._layout.dtype!r}, got {weight._layout.dtype!r}; convert them")
     if labels != expected:

@@ -251,9 +251,9 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     tensor([[1, 0, 0],
             [0, 0, 1]])
     """
-    if tensor._layout.dtype is not dt.int64:
+    if tensor._layout.dtype not in (dt.int64, dt.int32):
         raise DTypeError(
-            f"[one_hot] one_hot is only applicable to index tensor: expected int64, got {tensor._layout.dtype!r}; convert with .long()"
+            f"[one_hot] one_hot is only applicable to index tensor: expected int64 or int32, got {tensor._layout.dtype!r}; convert with .long()"
         )
     num_classes = whole("one_hot", "num_classes", num_classes)
     if num_classes == -1:

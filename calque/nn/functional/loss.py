@@ -16,9 +16,9 @@ from calque.functional.common import (
     Operand,
     cast,
     require_fractions,
-    require_long,
     require_numbers,
     require_one_dtype,
+    require_positions,
     require_real,
     require_tensors,
     result_dtype,
@@ -503,7 +503,7 @@ def multi_margin_loss(
     if p not in (1, 2):
         raise ArgumentError(f"[multi_margin_loss] only p == 1 and p == 2 supported, got {p}")
     require_fractions("multi_margin_loss", input, bits=32)
-    require_long("multi_margin_loss", target)
+    require_positions("multi_margin_loss", target)
     check_reduction("multi_margin_loss", reduction)
     if weight is not None and weight._layout.ndim != 1:
         raise ShapeError(f"[multi_margin_loss] weight must be one-dimensional: expected one per class, got shape {tuple(weight._layout.shape)}")
@@ -538,7 +538,7 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, size_average: Any = No
     reduction = legacy_reduction(size_average, reduce, reduction)
     check_reduction("multilabel_margin_loss", reduction)
     require_fractions("multilabel_margin_loss", input, bits=32)
-    require_long("multilabel_margin_loss", target)
+    require_positions("multilabel_margin_loss", target)
     if input._layout.shape != target._layout.shape or input._layout.ndim > 2:
         raise ShapeError(
             f"[multilabel_margin_loss] expected input and target of one shape (C) or (N, C), got {tuple(input._layout.shape)} and inconsistent "

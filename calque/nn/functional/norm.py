@@ -226,7 +226,7 @@ _BY_CHANNELS = {4: channels_last_format, 5: channels_last_3d}  # orders in memor
 def _in_order(input: Tensor) -> Tensor:
     """The input by rows, or by channels where it lies so."""
     by_channels = _BY_CHANNELS.get(input._layout.ndim, contiguous_format)
-    return input if input._layout.upright or is_contiguous(input, by_channels) else row_major(input)
+    return input if is_contiguous(input, by_channels) else row_major(input)
 
 
 def _per_channel(ndim: int, channels: int) -> Dims:
@@ -246,9 +246,10 @@ def _check_channels(op: str, input: Tensor, **parameters: Any) -> None:
                 f"got shape {tuple(p._layout.shape)}; {name} should contain {channels} elements not {p._layout.numel}"
                 + (f"; {hint}" if (hint := channels_last(tuple(input._layout.shape), p._layout.numel)) else "")
             )
-    if input._layout.dtype.itemsize > 2 and input._layout.dtype.category == 2:  # of integers the function itself is refused
-        for p in parameters.values():
-            if p is not None:
+    kind = input._layout.dtype
+    if kind.itemsize > 2:
+        for name, p in parameters.items():
+            if p is not None and p._layout.dtype is not kind and (kind.category == 2 or name == "weight"):  # of integers the function is refused
                 require_dtype(op, input, p)
 
 
@@ -262,7 +263,7 @@ def batch_norm(
     if input._layout.ndim == 1 and not input._layout.numel:  # no samples, of no channels: PyTorch takes it
         return T.clone(input)
     _check_channels("batch_norm", input, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
-    input = _in_order(input)
+    input = input if input._layout.upright else _in_order(input)
     shape = tuple(input._layout.shape)
     affine = _per_channel(len(shape), shape[1])
     if eps < 0:
@@ -344,7 +345,7 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bia
         raise ShapeError(f"[group_norm] Expected more than 1 value per channel when training, got input size {list(shape)}")
     each = shape[1] // num_groups
     kernel = _Channels((shape[0], num_groups, each, prod(shape[2:])), (2, 3), (1, num_groups, each, 1), eps)
-    return kernel("NativeGroupNormBackward0", _in_order(input), weight, bias)
+    return kernel("NativeGroupNormBackward0", input if input._layout.upright else _in_order(input), weight, bias)
 
 
 @public(of="nn.functional")

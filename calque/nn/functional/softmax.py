@@ -33,7 +33,7 @@ def _prepared(name: str, input: Tensor, dim: int | None, dtype: Any) -> tuple[Te
         dim = _default_dim(name, layout.ndim)
     if dtype is not None:
         input = cast(input, dtype)
-    else:
+    elif layout.dtype.category < 2:
         require_fractions(name, input)
     return row_major(input), one_dim(input, dim, name)
 
