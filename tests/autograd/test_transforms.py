@@ -510,3 +510,16 @@ def test_transforms_ask_for_gradients_where_none_are_wanted(f: Any) -> None:
         near(a, b, 1e-8)
     for a, b in itertools.combinations(quiet[:4], 2):  # second derivatives, in four ways
         near(a, b, 1e-8)
+
+
+@pytest.mark.parametrize("f", [lambda x: x.cumprod(0).sum(), lambda x: calque.fft.rfft(x).abs().pow(3).sum()], ids=["cumprod", "rfft"])
+def test_forward_mode_inside_of_a_level_where_no_gradient_is_wanted(f: Any) -> None:
+    x, v, w = calque.randn(4), calque.randn(4), calque.randn(4).requires_grad_()
+    found = []
+    for wanted in (True, False):
+        with calque.set_grad_enabled(wanted), forward_ad.dual_level():
+            moved = func.jvp(f, (forward_ad.make_dual(x, v),), (v,))[1]
+            found.append(forward_ad.unpack_dual(moved).tangent)
+            assert forward_ad.unpack_dual(forward_ad.make_dual(x, v) * w).tangent.requires_grad is wanted
+    near(found[1], found[0])
+    near(found[1], v @ func.hessian(f)(x) @ v, 1e-8)

@@ -100,6 +100,7 @@ class DualFrame(Frame):
     def __init__(self) -> None:
         super().__init__()
         self.grad = local.state.grad
+        self.quiet: list[Any] = []  # frames further out whose tangents have a history only while this one is there
         self.still = False  # whether nothing moves for the moment
         self.tracked: list[Any] = []  # weak references to the storages of this frame
         self.moved: WeakKeyDictionary[Storage, Tensor] = WeakKeyDictionary()  # tensors of the level below that were overwritten by what moves
@@ -107,8 +108,20 @@ class DualFrame(Frame):
     def history(self, grad: bool) -> bool:
         return self.grad
 
+    def __enter__(self) -> Any:
+        super().__enter__()
+        outer = self.outer
+        while outer.transforms:  # tangents further out are differentiated here, also where no gradient was wanted
+            if not outer.grad:
+                outer.grad = True
+                self.quiet.append(outer)
+            outer = outer.outer
+        return self
+
     def __exit__(self, *_: object) -> None:
         super().__exit__()
+        for frame in self.quiet:
+            frame.grad = False
         for found in self.tracked:
             storage = found()
             if storage is not None and storage.trace is self:

@@ -295,8 +295,7 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
     (tensor(0.), tensor(2.))
     """
     moving, along, structure = _same_structure("jvp", primals, tangents)
-    outer = local.state.grad
-    with enable_grad(), DualFrame() as frame:  # so that detach() can be told from what the library does without history, and below for frames inside
+    with DualFrame() as frame, enable_grad():  # so that detach() can be told from what the library does without history; below, nothing changes
         handles = [frame.move("jvp", x, t) for x, t in zip(moving, along, strict=True)]
         result, aux = _with_aux("jvp", func(*tree.unflatten(handles, structure)), has_aux)
         outputs, shape = tree.flatten(result)
@@ -308,8 +307,8 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
         x.copy_(new)
     if strict and any(t is None for _, t in pairs):
         raise AutogradError("[jvp] The output of func is independent of the input, which is not allowed with strict=True; use strict=False for zeros")
-    values = [p if outer and o._requires_grad else without_history(p) for (p, _), o in zip(pairs, outputs, strict=True)]
-    found = _closed([functional().zeros_like(p.detach()) if t is None else t for p, t in pairs], [], outer)
+    values = [p if o._requires_grad else without_history(p) for (p, _), o in zip(pairs, outputs, strict=True)]
+    found = _closed([functional().zeros_like(p.detach()) if t is None else t for p, t in pairs], [], True)
     made = tree.unflatten(values, shape), tree.unflatten(found, shape)
     return (*made, aux) if has_aux else made
 
