@@ -32,6 +32,7 @@ from calque.record.outputs import stored
 from calque.record.path import Edge
 from calque.record.recorder import Storage, Trace, grow, grow_constant, local, view_slot
 from calque.record.state import read_by_python
+from calque.record.storage import pending
 from calque.report.devices import look_for_padding
 from calque.report.history import watch_history
 from calque.run.buffer import Buffer, strided
@@ -128,9 +129,7 @@ def slot_of(trace: Trace, t: Tensor, operands: tuple[Any, ...] = ()) -> int:
 
 def finish(trace: Trace, edge: Edge, scalars: Sequence[Any] = ()) -> Tensor:
     """Handle of the result of `edge`, just followed, with the run-time numbers that it takes."""
-    storage = _new(Storage)
-    storage.trace, storage.slot, storage.layout, storage.buffer = trace, trace.n, edge.layout, None
-    storage.home, storage.version, storage.writer = None, 0, None
+    storage = pending(trace, trace.n, edge.layout)
     if scalars:
         trace.scalars += scalars  # from here on no call, see `Trace`
     trace.n += 1

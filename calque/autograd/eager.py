@@ -62,7 +62,6 @@ _steps = Cache("operations computed at once", 1500, 13 / 512)  # (operation, att
 _known_steps = Cache("steps by what native code has", 250, 1 / 256)
 shown_back = Cache("layouts of gradients of views", 500, 1 / 512)  # (rule of a view, layout of a gradient) -> layout under which it is the operand's
 _writers = Cache("edges of writes", 500, 1 / 512)  # (line, layout of the storage) -> what says who wrote it
-_new: Any = object.__new__
 
 
 def _ignored(self: Any, value: Any) -> None:
@@ -241,14 +240,9 @@ class Eager:
         flat = value.ravel()
         if flat.base is not value:  # it lies in another order
             value = flat.reshape(view.shape)
-        storage = _new(Storage)
-        storage.trace, storage.slot, storage.layout, storage.buffer = None, -1, view, Buffer(flat)
-        storage.home, storage.version, storage.writer = None, 0, None
-        t = _new(Tensor)
-        t._storage, t._layout, t._requires_grad = storage, view, False
-        t._grad_fn = t._grad = t._base = t._views = t._hooks = None
+        t: Tensor = wrap(recorder.realised(Buffer(flat), view), view)
         t._cache = (self, flat, value)
-        return t  # type: ignore[no-any-return]
+        return t
 
     # ------------------------------------------------------------------------------------------- what the recorder asks for
 

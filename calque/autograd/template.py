@@ -22,6 +22,7 @@ from calque.record.nodes import FunctionNode, GradNode
 from calque.record.path import unknown
 from calque.record.recorder import BACKWARD, Storage, Trace, local
 from calque.record.state import State
+from calque.record.storage import pending
 from calque.record.tape import Beginning, Tape, Unread, moved
 from calque.tensor import TENSOR_TYPES, Tensor
 
@@ -113,13 +114,8 @@ class Template:
             slots = tape.append(trace, storages, handles, line)
             if slots is None:
                 return None
-        made = []
-        for register, view in self.created:
-            storage = _new(Storage)
-            storage.trace, storage.slot, storage.layout, storage.buffer = trace, slots[register], view, None
-            storage.home, storage.version, storage.writer = None, 0, None
-            trace.storages.append(storage)
-            made.append(storage)
+        made = [pending(trace, slots[register], view) for register, view in self.created]
+        trace.storages += made
         results: list[Any] = []
         for how, k, view, seen in self.results:
             if how == NOTHING:

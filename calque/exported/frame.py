@@ -25,6 +25,7 @@ from calque.record import recorder
 from calque.record.inferred import result_of
 from calque.record.live import plain
 from calque.record.recorder import Storage, local, recording_line
+from calque.record.storage import pending
 from calque.record.versions import Silent
 from calque.record.watching import Watcher
 from calque.run.buffer import strided
@@ -231,9 +232,7 @@ class ExportFrame(Frame):
 
     def handle(self, node: int, view: Layout) -> Tensor:
         """A new value with this node."""
-        storage = Storage()
-        storage.trace, storage.slot, storage.layout, storage.buffer = self, node, view, None
-        storage.home, storage.version, storage.writer = None, 0, None
+        storage = pending(self, node, view)
         self.count += 1
         self.made.append(ref(storage))
         result: Tensor = wrap(storage, view)

@@ -35,6 +35,7 @@ from calque.record.state import State as State
 from calque.record.state import local as local
 from calque.record.state import record_from_here as record_from_here
 from calque.record.storage import Storage as Storage
+from calque.record.storage import pending
 from calque.record.storage import realised as realised
 from calque.record.threads import LOCK, foreign_buffer
 from calque.record.trie import BOUND, beat, loosen, make_room, retire, root, varies
@@ -353,9 +354,8 @@ def share_value(storage: Storage) -> Storage:
     """A second storage with the same current value; later writes to either do not show in the other."""
     if local.state.trace.__class__ is not Trace:
         return local.state.trace.twin(storage)  # type: ignore[no-any-return]
-    twin = Storage()
-    twin.trace, twin.slot, twin.layout, twin.buffer = storage.trace, storage.slot, storage.layout, storage.buffer
-    twin.home, twin.version, twin.writer = None, 0, None
+    twin = pending(storage.trace, storage.slot, storage.layout)
+    twin.buffer = storage.buffer
     if storage.buffer is not None and storage.buffer.shared():
         trace = local.state.trace
         twin.slot = view_slot(trace, storage, storage.layout)

@@ -27,6 +27,14 @@ class Storage:
     __weakref__: Any
 
 
+def pending(trace: Any, slot: int, value: Layout) -> Storage:
+    """A storage whose value is only recorded."""
+    storage = Storage()
+    storage.trace, storage.slot, storage.layout, storage.buffer = trace, slot, value, None
+    storage.home, storage.version, storage.writer = None, 0, None
+    return storage
+
+
 def realised(buffer: Buffer, value: Layout) -> Storage:
     """A storage whose value exists already."""
     storage = Storage()

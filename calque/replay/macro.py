@@ -18,6 +18,7 @@ from calque.base.device import Device
 from calque.base.layout import Layout
 from calque.record.path import SEVERAL, Edge
 from calque.record.recorder import Storage, Trace, local, realised, share_value, snapshot
+from calque.record.storage import pending
 from calque.record.threads import foreign_buffer
 from calque.record.versions import silence
 from calque.replay.direct import start_plan
@@ -217,12 +218,7 @@ class Macro:
                 attaching[id(storage)] = storage  # new value of it when it is written
             buffers.append(buffer)
         scalars = self.numbered(known) if self.numbers else self.scalars
-        created: list[Storage] = []
-        for slot, layout in self.created:
-            storage = _new(Storage)
-            storage.trace, storage.slot, storage.layout, storage.version = trace, slot, layout, 0
-            storage.buffer = storage.home = storage.writer = None
-            created.append(storage)
+        created = [pending(trace, slot, layout) for slot, layout in self.created]
         listed = created.copy()
         for cell, entered in self.joins:
             storage = cells[cell]
@@ -326,9 +322,6 @@ class Macro:
         for position, index in self.numbers:
             scalars[position] = known[index]
         return scalars
-
-
-_new: Any = object.__new__
 
 
 def known_values(storage: Storage, view: Layout) -> Any:

@@ -29,6 +29,7 @@ from calque.record.recorder import (
     local,
     view_slot,
 )
+from calque.record.storage import pending
 from calque.record.trie import BOUND
 from calque.replay.macro import REALISED, Macro, state_of
 from calque.run.buffer import Buffer
@@ -126,9 +127,7 @@ class _Move:
 
     def _standing(self, old: int, value: Layout) -> Storage:
         """What stands for the storage of a slot: the recorder's functions ask for its slot and layout."""
-        storage = Storage()
-        storage.trace, storage.slot, storage.layout, storage.buffer, storage.home = self.trace, self._slot(old), value, None, None
-        return storage
+        return pending(self.trace, self._slot(old), value)
 
     def _step(self, edge: Edge, old: int) -> None:
         """Take the edge that the operation of `edge` takes here."""

@@ -22,6 +22,7 @@ from calque.record import recorder
 from calque.record.nodes import FunctionNode
 from calque.record.path import Edge
 from calque.record.recorder import Storage, local, recording_line
+from calque.record.storage import pending
 from calque.tensor import TENSOR_TYPES, Tensor, attach_node, record, slot_of, sub_layout, upload, wrap
 
 VIEW, VIEW_AS = get("view"), get("view_as")
@@ -243,9 +244,8 @@ class Frame:
 
     def handle(self, meaning: Any, view: Layout) -> Tensor:
         """A new value of this frame."""
-        storage = Storage()
-        storage.trace, storage.slot, storage.layout, storage.buffer = self, self.count, view, None
-        storage.home, storage.version, storage.writer = meaning, 0, None
+        storage = pending(self, self.count, view)
+        storage.home = meaning
         self.count += 1
         result: Tensor = wrap(storage, view)
         return result
