@@ -65,7 +65,9 @@ PyObject *nodes_of(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     bool ok = nodes != NULL && where != NULL;
     Py_ssize_t scalars = 0;
     for (Py_ssize_t k = 0; ok && k < PyList_GET_SIZE(args[0]); k++) {
-        PyObject *edge = PyList_GET_ITEM(args[0], k), *sources = AT(edge, Edge.at.inputs), *layout = AT(edge, Edge.at.layout);
+        PyObject *edge = PyList_GET_ITEM(args[0], k);
+        if (!PyObject_TypeCheck(edge, Edge.type)) { PyErr_SetString(PyExc_TypeError, "nodes_of takes edges"); ok = false; break; }
+        PyObject *sources = AT(edge, Edge.at.inputs), *layout = AT(edge, Edge.at.layout);
         PyObject *inputs = PyTuple_New(PyTuple_GET_SIZE(sources));
         ok = inputs != NULL;
         for (Py_ssize_t i = 0; ok && i < PyTuple_GET_SIZE(sources); i++) {
@@ -142,10 +144,13 @@ PyObject *rows_of(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     PyObject *rows = PyList_New(PyTuple_GET_SIZE(args[0])), *sizes = PyList_New(0);
     bool ok = rows != NULL && sizes != NULL, strange = false;
     for (Py_ssize_t k = 0; ok && k < PyTuple_GET_SIZE(args[0]); k++) {
-        PyObject *node = PyTuple_GET_ITEM(args[0], k), *op = AT(node, Value.at.op), *name = AT(op, Op.at.name);
-        PyObject *attrs = AT(node, Value.at.attrs), *shape = AT(node, Value.at.shape);
-        int comes = PySet_Contains(builtin, op);
+        PyObject *node = PyTuple_GET_ITEM(args[0], k);
+        if (!PyObject_TypeCheck(node, Value.type)) { PyErr_SetString(PyExc_TypeError, "rows_of takes nodes"); ok = false; break; }
+        PyObject *op = AT(node, Value.at.op), *attrs = AT(node, Value.at.attrs), *shape = AT(node, Value.at.shape);
+        int comes = PySet_Contains(builtin, op); /* then it has a name where records have it */
         if (comes != 1) { ok = false; strange = comes == 0; break; }
+        if (!PyTuple_Check(attrs) || !PyTuple_Check(shape)) { PyErr_SetString(PyExc_TypeError, "nodes have tuples"); ok = false; break; }
+        PyObject *name = AT(op, Op.at.name);
         ok = extend(sizes, shape);
         PyObject *places = ok ? PyDict_GetItemWithError(args[1], name) : NULL;
         PyObject *kept = places == NULL ? NULL : PyTuple_GET_SIZE(attrs) ? kept_of(attrs, places, sizes) : Py_NewRef(attrs);

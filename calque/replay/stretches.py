@@ -87,8 +87,10 @@ class Stretches:
             self.strange = 0
             return True
         self.strange += 1
+        if self.strange <= STRANGE and not Counters.loose:
+            return True
         self._level(place)
-        return self.strange <= STRANGE and not Counters.loose
+        return False
 
     def left(self) -> bool:
         """Whether calls at the trace's place are left alone."""
@@ -107,10 +109,12 @@ class Stretches:
                 if stretch.macro is not None and stretch.macro.end.retired:  # the calls that follow record another path
                     stretch.macro, stretch.calls = None, 1
                 return stretch
+        counted = level == []  # without the conditions, which are taken to be those of now
         level = self._level(place)
         if len(level) >= VARIANTS:
             del level[0]
         made = Stretch(parts)
+        made.calls = int(counted)
         level.append(made)
         return made
 

@@ -14,6 +14,7 @@ import pytest
 import calque
 from bench.models import JOBS
 from calque import nn, optim
+from calque.autograd.passes import PassDependencies
 from calque.base.config import settings
 from calque.base.errors import AutogradError
 from calque.record import recorder
@@ -345,3 +346,28 @@ def test_ctrl_c_inside_a_replay_waits(monkeypatch: pytest.MonkeyPatch) -> None:
             np.testing.assert_array_equal(a.detach().numpy(), b.detach().numpy())
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_loop_behind_sizes_that_never_come_again_is_replayed_from_its_third_pass_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes at new places are only counted then, and the next one at a place is recorded all the same."""
+    weight = nn.Parameter(calque.randn(200, 150))
+
+    def step(rows: int) -> int:
+        before = StretchCounts.replays
+        weight.grad = None
+        (calque.ones(rows, 200) @ weight).square().mean().backward()
+        assert weight.grad is not None
+        weight.grad.sum().item()
+        return StretchCounts.replays - before
+
+    assert [step(rows) for rows in range(300, 312)] == [0] * 12
+    calls = []
+    read = PassDependencies.read
+
+    def counted(self: PassDependencies, *args: Any) -> bool:
+        calls.append(self)
+        return read(self, *args)
+
+    monkeypatch.setattr(PassDependencies, "read", counted)
+    assert [step(rows) for rows in (320, 321, 322)] == [0] * 3 and not calls  # nobody looks at graphs that do not come again
+    assert [step(400) for _ in range(5)] == [0, 0, 1, 1, 1]

@@ -10,7 +10,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.record import recorder
+from calque.record import recorder, trie
 
 ACTIONS = ["train"] * 8 + ["big", "eval", "read", "two", "accumulate", "rate", "write", "load", "values", "flush", "freeze", "evict"]
 
@@ -84,7 +84,7 @@ class Session:
 
     def evict(self) -> None:
         if self.style:
-            recorder.evict()
+            trie.evict()
 
     def state(self) -> tuple[list[float], list[Any]]:
         tensors = [*self.net.state_dict().values(), *(p.grad for p in self.net.parameters() if p.grad is not None)]

@@ -17,7 +17,7 @@ from calque import nn
 from calque.autograd.checkpoint import checkpoint
 from calque.base.errors import AutogradError
 from calque.hybrid import Refused
-from calque.record import recorder
+from calque.record import trie
 from tests.hybrid.common import batch, learned, perceptron, reasons, replays, same
 
 SCALE = 2.0
@@ -425,7 +425,7 @@ def test_eviction_of_the_trie_forgets_recordings(monkeypatch: pytest.MonkeyPatch
     with calque.no_grad():
         expected = perceptron()(batch(0))
         assert learned(lambda: net(batch(0))) == 1
-        recorder.evict()
+        trie.evict()
         for _ in range(5):
             same(net(batch(0)), expected)
         assert learned(lambda: net(batch(0))) == 1

@@ -59,7 +59,7 @@ def facts(way: Callable[..., Tensor], op: OpDef, given: tuple[Tensor, ...], attr
 def test_edges_are_those_of_the_twin(op: OpDef, dtype: DType, rng: np.random.Generator) -> None:
     for sample in op.samples:
         arrays = operands(op, sample, dtype, rng)
-        for given in ([calque.from_numpy(x.copy()).clone() for x in arrays], [somewhere(x, rng) for x in arrays]):
+        for given in ([calque.tensor(x) for x in arrays], [somewhere(x, rng) for x in arrays]):
             ways = []
             for way in (record, recorded):
                 ways.append(facts(way, op, tuple(given), sample.attrs))  # one line for both
@@ -70,8 +70,7 @@ def test_plain_operations_make_no_frame_of_the_twin(monkeypatch: pytest.MonkeyPa
     def refuse(*_: object) -> Edge:
         raise AssertionError("the twin was asked")
 
-    x, y = calque.ones(3, 4), calque.ones(4)
-    z = calque.ones(4, 3)
+    x, y, z = calque.tensor([[1.0] * 4] * 3), calque.tensor([1.0] * 4), calque.tensor([[1.0] * 3] * 4)
     with apart() as trace:
         for t in (x, y, z):
             recorder.base_slot(trace, t._storage)
@@ -84,7 +83,7 @@ def test_plain_operations_make_no_frame_of_the_twin(monkeypatch: pytest.MonkeyPa
 def test_views_are_those_of_the_twin(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts, turned ones, offsets that a place meets first, again, and where others of the line have varied."""
     for _ in range(40):
-        x = calque.from_numpy(rng.standard_normal((4, 5, 6)).astype(np.float32)).clone()
+        x = calque.tensor(rng.standard_normal((4, 5, 6)).astype(np.float32))
         first, offsets = int(rng.integers(0, 4)), [int(k) for k in rng.integers(0, 5, 3)]
         found = []
         for module in (hot, None):
