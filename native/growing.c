@@ -22,7 +22,7 @@ PyObject *set_growing(PyObject *module, PyObject *args) {
 
 static bool is_number(PyObject *x, long number) { return PyLong_CheckExact(x) && PyLong_AsLong(x) == number; }
 
-/* Whether `compute_at_once` of `record/novel.py` would say that an operation is recorded here, and `grow` has nothing to ask; -1 with an error. */
+/* Whether `compute_at_once` of `record/at_once.py` would say that an operation is recorded here, and `grow` has nothing to ask; -1 with an error. */
 static int is_plain(PyObject *state, PyObject *trace, PyObject *cur) {
     if (AT(cur, Edge.at.loose) != Py_False || AT(cur, Edge.at.rhythm) != Py_None || AT(state, State.at.device) != Py_None) return 0;
     if (AT(settings, Settings.at.fallback) != Py_False) return 0;
