@@ -383,12 +383,14 @@ def _ready(linker: Linker, native: list[Loop | Contract], work: Sequence[int]) -
     return tuple([(number, before[-1] - before[number]) for number in last])
 
 
-def standalone_launches(schedule: Schedule) -> tuple[Linker, list[Loop | Contract], list[int]]:
-    """Of a schedule without steps on the host, that runs elsewhere: its arguments, the native launches in order, and their flags (see
-    `runtime_text.py`). Its checks are a call of their own."""
+def standalone_launches(schedule: Schedule) -> tuple[Linker, list[Loop | Contract], list[int], tuple[bool, bool]]:
+    """Of a schedule without steps on the host, that runs elsewhere: its arguments, the native launches in order, their flags (see
+    `runtime_text.py`), and whether its checks, which are a call of their own, and what is behind them run on the calling thread alone."""
     linker = Linker(schedule)
     native, flags = _launches(schedule, linker)
-    return linker, native, interleave.flags(schedule, native, flags, frozenset({0, schedule.check_steps}))
+    work, first = [_work_of(linker, step) for step in native], schedule.check_steps
+    checks, rest = (runs_alone(NativeCall(0, len(part), sum(part))) for part in (work[:first], work[first:]))
+    return linker, native, interleave.flags(schedule, native, flags, frozenset({0, first})), (checks, rest)
 
 
 def native_contraction(schedule: Schedule, step: Contract) -> library.Contraction:

@@ -13,21 +13,24 @@ from calque.backend.cpu.code import library, llvm
 from calque.backend.cpu.compile.compiler import TIGHT
 from calque.backend.cpu.compile.target import SCRATCH_BYTES, TargetInfo, compiling_for, current, portable
 from calque.backend.cpu.program.link import is_native, native_contraction, standalone_launches
-from calque.backend.cpu.text.runtime_text import BEHIND_SCRATCH, launches_text
+from calque.backend.cpu.text.runtime_text import BEHIND_SCRATCH, THREAD_BLOCK, THREAD_BYTES, launches_text, team_text
 from calque.base.dataclass import dataclass
 from calque.kernel.schedule import Contract, Host, Loop, Schedule
 
-__all__ = ["BEHIND_SCRATCH", "SCRATCH_BYTES", "Launches", "TargetInfo", "compiling_for", "current", "hosted", "launches_text", "object_file",
-           "portable", "standalone"]
+__all__ = ["BEHIND_SCRATCH", "SCRATCH_BYTES", "TEAM_OUTSIDE", "THREAD_BLOCK", "THREAD_BYTES", "Launches", "TargetInfo", "compiling_for", "current",
+           "hosted", "launches_text", "object_file", "portable", "standalone", "team_text"]
 
 OUTSIDE = frozenset({*llvm.LIBRARY_FUNCTIONS, "memcpy", "memset", "memmove"})
 """What a library calls of its system."""
+TEAM_OUTSIDE = frozenset({"pthread_create", "pthread_join", "syscall", "sched_yield", "clock_gettime", "getpid"})
+"""What it calls besides if it has threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launches:
     """A program laid out. `functions`, `offsets`, `flags`: of each launch; `words`: arguments; `patches`: (position, memory object, bytes behind it)
-    of every address among the words; `objects`: memory object by buffer, -1 - k for the constant that is buffer k (see `Linker`)."""
+    of every address among the words; `objects`: memory object by buffer, -1 - k for the constant that is buffer k (see `Linker`);
+    `alone`: whether the checks, and the launches behind them, are too little for more threads than the caller's."""
 
     schedule: Schedule
     functions: tuple[str, ...]
@@ -40,6 +43,7 @@ class Launches:
     arena: int
     arena_bytes: int
     check_launches: int
+    alone: tuple[bool, bool]
 
 
 def hosted(schedule: Schedule) -> list[tuple[str, tuple[int, ...]]]:
@@ -52,21 +56,21 @@ def standalone(schedules: Sequence[Schedule], target: TargetInfo) -> tuple[list[
     """Schedules laid out for a processor, and the texts of all functions that they call with their pass lists."""
     with compiling_for(target):
         found = [standalone_launches(schedule) for schedule in schedules]
-        kernels = [step.kernel for _, native, _ in found for step in native if isinstance(step, Loop)]
+        kernels = [step.kernel for _, native, _, _ in found for step in native if isinstance(step, Loop)]
         calls = [
             native_contraction(schedule, step)
-            for schedule, (_, native, _) in zip(schedules, found, strict=True) for step in native if isinstance(step, Contract)
+            for schedule, (_, native, _, _) in zip(schedules, found, strict=True) for step in native if isinstance(step, Contract)
         ]  # fmt: skip
         loops, called, modules = library.sources(kernels, calls, target)
         texts = [(module.source.write(), module.source.level) for module in modules]
     loop, call = iter(loops), iter(called)
     made = []
-    for schedule, (linker, native, flags) in zip(schedules, found, strict=True):
+    for schedule, (linker, native, flags, alone) in zip(schedules, found, strict=True):
         functions = tuple([next(loop if isinstance(step, Loop) else call).symbols[0] for step in native])
         patches = [*linker.patches, *((position, linker.objects[k], offset) for position, k, offset in linker.fixed)]
         made.append(Launches(
             schedule, functions, tuple(linker.offsets), tuple(flags), tuple(linker.words), tuple(patches), linker.objects, linker.constants,
-            linker.arena, linker.arena_bytes, schedule.check_steps,
+            linker.arena, linker.arena_bytes, schedule.check_steps, alone,
         ))  # fmt: skip
     return made, texts
 
