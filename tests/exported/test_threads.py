@@ -6,6 +6,7 @@ import ctypes
 import shutil
 import subprocess
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 
 import calque
 from calque import nn
-from calque.backend.cpu.program import linked
+from calque.backend.cpu.program import link, linked
+from calque.backend.cpu.text import runtime_text
 from calque.exported.native import build, header, runtime, tables
 from tests.exported.native import Library, driver, run
 from tests.exported.test_native import Taken, arrays, cc, learner, zoo
@@ -26,6 +28,12 @@ def posts(m: Any) -> int:
     """How often the threads of an instance were called: the first number of its control block."""
     control = ctypes.c_uint64.from_address(m.pointer.value + 72).value
     return ctypes.c_uint32.from_address(control).value
+
+
+def everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every launch is every thread's, however small, and whatever else the machine does."""
+    monkeypatch.setattr(linked, "SMALL_WORK", 1)
+    monkeypatch.setattr(link, "BRIEF_WORK", 0)
 
 
 def wide() -> tuple[Any, Any]:
@@ -49,7 +57,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @cc
 def test_every_model_has_the_bits_of_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linked, "SMALL_WORK", 1)  # every launch is everybody's, however small
+    everybody(monkeypatch)
     exported, inputs = zoo()
     exported.compile(tmp_path, name="zoo", cpu="native")
     library = Library(tmp_path, "zoo")
@@ -72,7 +80,7 @@ def test_every_model_has_the_bits_of_one_thread(tmp_path: Path, monkeypatch: pyt
 
 @cc
 def test_learning_has_the_bits_of_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linked, "SMALL_WORK", 1)
+    everybody(monkeypatch)
     exported, (x, labels), _ = learner()
     exported.compile(tmp_path, name="learner", cpu="native")
     library = Library(tmp_path, "learner")
@@ -101,6 +109,32 @@ def test_little_work_is_the_caller_s(large: Any) -> None:
     found = np.zeros_like(wanted)
     assert library.run(m, 0, [x], [found]) == 0 and np.array_equal(found, wanted) and posts(m) == 1
     library.call("destroy", m.pointer)
+
+
+@cc
+def test_brief_work_is_the_caller_s_where_threads_are_kept_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a team in which whoever waits at a barrier counts as kept waiting. A thread that the operating system takes away keeps all others waiting
+    at every barrier of a program of some microseconds."""
+    monkeypatch.setattr(runtime_text, "_NUMBERS", runtime_text._NUMBERS | {"SPIN_BARRIER": 0, "STALLED": -1})
+    model, x = wide()
+    for brief in (True, False):
+        monkeypatch.setattr(link, "BRIEF_WORK", 1 << 40 if brief else 0)
+        calque.export(model, x).compile(tmp_path / str(brief), name="waiting", cpu="native")
+        library = Library(tmp_path / str(brief), "waiting")
+        m, found, wanted = library.create(room=2), np.zeros((64, 40), np.float32), np.zeros((64, 40), np.float32)
+        assert library.run(m, 0, [x.numpy()], [wanted]) == 0 and library.call("set_threads", m.pointer, 2) == 0
+        shared = alone = 0
+        end = time.monotonic() + 30
+        while (alone == 0 if brief else shared < 100) and time.monotonic() < end:
+            before = posts(m)
+            found[:] = 0
+            assert library.run(m, 0, [x.numpy()], [found]) == 0 and np.array_equal(found, wanted)
+            shared, alone = shared + (posts(m) != before), alone + (posts(m) == before)
+        assert shared >= 2 and (alone > 0) == brief
+        before = posts(m)
+        time.sleep(0.4)  # longer than any rest
+        assert library.run(m, 0, [x.numpy()], [found]) == 0 and posts(m) == before + 1
+        library.call("destroy", m.pointer)
 
 
 @cc
@@ -337,7 +371,7 @@ def test_threads_under_valgrind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     if shutil.which("valgrind") is None:
         pytest.skip("needs valgrind")
     valgrind = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=full", "--show-leak-kinds=all", "--fair-sched=yes"]
-    monkeypatch.setattr(linked, "SMALL_WORK", 1)
+    everybody(monkeypatch)
     compare(tmp_path, valgrind, ["gcc"], "x86_64-linux-gnu", "x86-64-v3")
 
 
@@ -349,7 +383,7 @@ def test_threads_under_valgrind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_threads_of_other_processors(tmp_path: Path, target: str, cpu: str, emulator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which(emulator) is None or shutil.which(f"{target}-gcc") is None:
         pytest.skip(f"needs {emulator} and {target}-gcc (Debian: qemu-user, gcc-{target})")
-    monkeypatch.setattr(linked, "SMALL_WORK", 1)
+    everybody(monkeypatch)
     compare(tmp_path, [emulator], [f"{target}-gcc", "-static"], target, cpu)
 
 

@@ -263,9 +263,9 @@ checks:
   %count = load i64, ptr %countp
   %firstp = getelementptr %program, ptr %p, i64 0, i32 3
   %first = load i64, ptr %firstp
-  %firstalonep = getelementptr %program, ptr %p, i64 0, i32 14
-  %firstalone = load i64, ptr %firstalonep
-  call void @spread(ptr %m, ptr %launches, i64 %first, ptr %words, i64 %firstalone)
+  %firstwhosep = getelementptr %program, ptr %p, i64 0, i32 14
+  %firstwhose = load i64, ptr %firstwhosep
+  call void @spread(ptr %m, ptr %launches, i64 %first, ptr %words, i64 %firstwhose)
   %checkrowsp = getelementptr %program, ptr %p, i64 0, i32 11
   %checkrows = load ptr, ptr %checkrowsp
   %checkcountp = getelementptr %program, ptr %p, i64 0, i32 12
@@ -293,9 +293,9 @@ bad:
 rest:
   %restlaunches = getelementptr %launch, ptr %launches, i64 %first
   %restcount = sub i64 %count, %first
-  %restalonep = getelementptr %program, ptr %p, i64 0, i32 15
-  %restalone = load i64, ptr %restalonep
-  call void @spread(ptr %m, ptr %restlaunches, i64 %restcount, ptr %words, i64 %restalone)
+  %restwhosep = getelementptr %program, ptr %p, i64 0, i32 15
+  %restwhose = load i64, ptr %restwhosep
+  call void @spread(ptr %m, ptr %restlaunches, i64 %restcount, ptr %words, i64 %restwhose)
   %copiesp = getelementptr %program, ptr %p, i64 0, i32 9
   %copies = load ptr, ptr %copiesp
   %copycountp = getelementptr %program, ptr %p, i64 0, i32 10

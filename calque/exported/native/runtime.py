@@ -8,13 +8,14 @@ An instance is a block of the caller's memory. Slots of 8 bytes from its beginni
     32  weights                            40  bases: addresses of the memories (see `plan.py`)
     48  words of all programs              56  state                       64  arena
     72  the control block of its threads   80  bytes that were given       88  bytes that are used
+    96  until when brief programs leave its threads alone, 104 for how long they do, 112 when these last were kept waiting (nanoseconds)
 
 Behind `HEADER` bytes: bases, words, state, arena, scratch memory of the caller's thread, the control block with a line for each thread
 (`runtime_text.py`), scratch memory of the others. So an instance has one thread to begin with, and as many as its memory is for when it is told.
 
 Tables that it walks through, with the fields of their types. Spec: name, dtype, dims, shape. Signature: name, entry, inputs, outputs, their specs.
 Argument: bytes, bytes of an element, texts of errors (`TEXTS`). Program: signature, launches and their number, launches of the checks, words and
-their number and place, patches, copies and checks with their numbers, arguments, whether the checks, and the rest, are the caller's thread's alone.
+their number and place, patches, copies and checks with their numbers, arguments, whose threads' are the checks and the rest.
 """
 
 from __future__ import annotations

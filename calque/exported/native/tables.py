@@ -9,7 +9,7 @@ from dataclasses import field
 
 import numpy as np
 
-from calque.backend.cpu.program.standalone import SCRATCH_BYTES, TEXT_LEVEL, THREAD_BLOCK, THREAD_BYTES, TargetInfo, launches_text, team_text
+from calque.backend.cpu.program.standalone import SCRATCH_BYTES, TEAM_NUMBERS, TEXT_LEVEL, TargetInfo, launches_text, team_text
 from calque.backend.cpu.text.address_text import with_addresses
 from calque.base.config import MOST_THREADS
 from calque.base.dataclass import dataclass
@@ -151,14 +151,14 @@ def _filled(text: str, plan: Plan, base: TargetInfo, words: int, inside: bool) -
     places["SCRATCH_AT"] = places["ARENA_AT"] + rounded(plan.arena_bytes)
     places["CONTROL_AT"] = places["SCRATCH_AT"] + rounded(plan.scratch_bytes)
     blob = bytes(plan.blob.data)
+    scratch, line = rounded(plan.scratch_bytes), TEAM_NUMBERS["THREAD_BYTES"]
     pointer = "i32" if base.triple.startswith("wasm32") else "i64"
     numbers = {
-        **places, "MEMORY_BYTES": places["CONTROL_AT"] + THREAD_BLOCK + THREAD_BYTES, "FILE_BYTES": 0 if inside else len(blob) + 64,
+        **places, "MEMORY_BYTES": places["CONTROL_AT"] + TEAM_NUMBERS["THREAD_BLOCK"] + line, "FILE_BYTES": 0 if inside else len(blob) + 64,
         "FILE_MAGIC": _signed(FILE_MAGIC), "FILE_SUM": _signed(plan.sum), "FILE_WORDS": 8 + len(blob) // 8,
         "SUM_FACTOR": _signed(FACTOR), "SCRATCH_BYTES": SCRATCH_BYTES, "HEADER_BYTES": runtime.HEADER, "PROGRAMS": len(plan.signatures),
         "STATES": len(plan.state), "CODES": len(runtime.CODES) + 1, "MAGIC": runtime.MAGIC + (plan.sum & 0xFFFF),
-        "MOST_THREADS": most_threads(base), "THREAD_BLOCK": THREAD_BLOCK, "THREAD_BYTES": THREAD_BYTES, "SCRATCH_ROOM": rounded(plan.scratch_bytes),
-        "EACH_THREAD": THREAD_BYTES + rounded(plan.scratch_bytes),
+        **TEAM_NUMBERS, "MOST_THREADS": most_threads(base), "SCRATCH_ROOM": scratch, "EACH_THREAD": line + scratch,
     }  # fmt: skip
     for code in runtime.CODES:
         text = re.sub(rf"\bC_{code}\b", str(getattr(runtime, code)), text)
@@ -208,5 +208,5 @@ def _program(t: Tables, plan: Plan, number: int, signature: Signature, p: Linked
     return (
         f"{{ ptr getelementptr (%signature, ptr @signatures, i64 {number}), ptr {launches}, i64 {len(rows)}, i64 {found.check_launches}, "
         f"ptr {t.numbers(found.words)}, i64 {len(found.words)}, i64 {words_at}, ptr {patches}, i64 {len(p.patches)}, "
-        f"ptr {copies}, i64 {len(p.copies)}, ptr {checks}, i64 {len(p.checks)}, ptr {arguments}, i64 {found.alone[0]:d}, i64 {found.alone[1]:d} }}"
+        f"ptr {copies}, i64 {len(p.copies)}, ptr {checks}, i64 {len(p.checks)}, ptr {arguments}, i64 {found.whose[0]}, i64 {found.whose[1]} }}"
     )

@@ -83,18 +83,62 @@ done:
   ret ptr %control
 }
 
-; Launches on the threads of an instance, or on the caller's if they are little work.
-define internal void @spread(ptr %m, ptr %launches, i64 %count, ptr %words, i64 %alone) nounwind {
+; Launches on the threads of an instance, or on the caller's if they are little work; also if they are brief and other threads of the machine have
+; kept those of the instance waiting, as `Runtime` in team/runtime.py does.
+define internal void @spread(ptr %m, ptr %launches, i64 %count, ptr %words, i64 %whose) nounwind {
 entry:
-  %little = icmp ne i64 %alone, 0
-  br i1 %little, label %one, label %all
+  %little = icmp eq i64 %whose, ALONE
+  br i1 %little, label %one, label %several
+several:
+  %control = call ptr @control_of(ptr %m)
+  %brief = icmp eq i64 %whose, BRIEF
+  br i1 %brief, label %crowded, label %all
+crowded:
+  %until = load i64, ptr %m + 96
+  %never = icmp eq i64 %until, 0
+  br i1 %never, label %watched, label %look
+look:
+  %now = call i64 @nanoseconds()
+  %resting = icmp slt i64 %now, %until
+  br i1 %resting, label %one, label %watched
 one:
   %own = load ptr, ptr %m + 72
   call void @calque_run(ptr %own, ptr %launches, i64 %count, ptr %words, i64 1)
   ret void
 all:
-  %control = call ptr @control_of(ptr %m)
   call void @calque_run(ptr %control, ptr %launches, i64 %count, ptr %words, i64 0)
+  ret void
+watched:
+  %stallsp = getelementptr i8, ptr %control, i64 STALLS
+  %before = load atomic i64, ptr %stallsp monotonic, align 8
+  call void @calque_run(ptr %control, ptr %launches, i64 %count, ptr %words, i64 0)
+  %after = load atomic i64, ptr %stallsp monotonic, align 8
+  %smooth = icmp eq i64 %before, %after
+  br i1 %smooth, label %done, label %kept
+kept:
+  call void @judge(ptr %m)
+  ret void
+done:
+  ret void
+}
+
+; The threads were kept waiting. Two such runs soon behind each other let them rest, for twice as long where one comes as soon as a rest is over.
+define internal void @judge(ptr %m) nounwind {
+  %now = call i64 @nanoseconds()
+  %last = load i64, ptr %m + 112
+  %since = sub i64 %now, %last
+  %again = icmp slt i64 %since, SOON
+  %rest = load i64, ptr %m + 104
+  %twice = shl i64 %rest, 1
+  %none = icmp eq i64 %rest, 0
+  %longer = select i1 %none, i64 FIRST_REST, i64 %twice
+  %most = icmp sgt i64 %longer, LONGEST_REST
+  %bounded = select i1 %most, i64 LONGEST_REST, i64 %longer
+  %new = select i1 %again, i64 %bounded, i64 0
+  store i64 %new, ptr %m + 104
+  %until = add i64 %now, %new
+  store i64 %until, ptr %m + 96
+  store i64 %until, ptr %m + 112
   ret void
 }
 
