@@ -72,7 +72,7 @@ int32_t NAME_reset(NAME *m);
 /* The end of an instance and of its threads, whose memory may then be used for something else. */
 void NAME_destroy(NAME *m);
 
-/* Threads. An instance runs on the caller's thread alone until it is told otherwise; this library takes 1 to @MOST@@WHY@.
+/* Threads. An instance runs on the caller's thread alone until it is told otherwise; this library takes @NUMBERS@.
    NAME_threads_bytes: the memory of an instance for so many, the caller's included (0: it cannot have them); give it to NAME_create.
    NAME_set_threads: starts the others, which sleep between runs, or ends them (1). They take the signal mask of the caller. CALQUE_FEWER: the system
    gave less of them, and the instance runs on those; with other errors nothing has changed.
@@ -154,7 +154,7 @@ def header(plan: Plan, inside: bool) -> str:
 
 def _api(name: str, threads: int) -> str:
     """What every library has."""
-    return _API.replace("@MOST@", str(threads)).replace("@WHY@", "" if threads > 1 else ", as others are made for Linux alone").replace("NAME", name)
+    return _API.replace("@NUMBERS@", f"1 to {threads}" if threads > 1 else "1: others are made for Linux alone").replace("NAME", name)
 
 
 def c_name(name: str, taken: set[str]) -> str:
