@@ -6,7 +6,7 @@ in a process of its own, taking turns.
 
 Prints the median milliseconds of a call by the clock over all rounds, the best of the others divided by ours (above 1 Calque is faster), and how many
 MiB each process has grown by at most for its model and calls. All answer with the same numbers, which is checked. ONNX Runtime and OpenVINO get the
-ONNX model that PyTorch writes, as their users do; the native library runs on one thread. Needs torch, onnx and onnxruntime; openvino is left out if
+ONNX model that PyTorch writes, as their users do. Needs torch, onnx and onnxruntime; openvino is left out if
 it is not there.
 """
 
@@ -134,14 +134,15 @@ class Worker:
         return call
 
     def library(self) -> Call:
-        """The native library in a wheel, without Calque: one thread runs a program."""
+        """The native library in a wheel, without Calque."""
         zipfile.ZipFile(next((self.folder / "built").glob("*.whl"))).extractall(self.folder / "site")
         spec = importlib.util.spec_from_file_location("library", self.folder / "site" / "library" / "__init__.py")
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         self.before = resident()
-        instance = module.Model()
+        instance = module.Model(threads=self.threads)
+        assert instance.threads == self.threads
         return lambda: instance.forward(self.x)
 
     def _torch(self) -> Any:

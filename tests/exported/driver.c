@@ -1,4 +1,4 @@
-/* Runs a program of a library: driver PROGRAM TIMES WEIGHTS-FILE INPUT-FILE OUTPUT-FILE. The input file holds all inputs, one behind the other; outputs
+/* Runs a program of a library: driver PROGRAM TIMES WEIGHTS-FILE INPUT-FILE OUTPUT-FILE [THREADS]. The input file holds all inputs, one behind the other; outputs
    are appended after every run. Everything lies in memory with guards, which are looked at. Built with -DNAME=library and -include library.h. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,11 +23,11 @@ static void intact(char *p, size_t bytes) {
         if (p[-1 - k] != 0x5A || p[bytes + (size_t)k] != 0x5A) { fprintf(stderr, "written outside\n"); exit(3); }
 }
 int main(int argc, char **argv) {
-    if (argc != 6) return 2;
+    if (argc != 6 && argc != 7) return 2;
     int program = atoi(argv[1]), times = atoi(argv[2]);
     int32_t code = 0;
     void *weights = strcmp(argv[3], "-") ? F(_read_weights)(argv[3]) : NULL;
-    NAME *m = F(_new)(weights, weights ? F(_weights_bytes)() : 0, &code);
+    NAME *m = F(_new_threads)(weights, weights ? F(_weights_bytes)() : 0, argc == 7 ? atoi(argv[6]) : 1, &code);
     if (!m) { fprintf(stderr, "create: %d %s\n", code, F(_text)(code)); return 4; }
     const calque_signature *d = F(_describe)(program);
     if (!d) return 5;

@@ -24,13 +24,14 @@ def driver(folder: Path, name: str, cc: Sequence[str] = ("gcc",), source: Path =
 
 
 def run(
-    command: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], program: int = 0, times: int = 1, weights: Any = "-"
+    command: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], program: int = 0, times: int = 1, weights: Any = "-", threads: int = 1
 ) -> list[list[Any]]:
     """The outputs of each run as arrays like `outputs`."""
     folder = Path(command[-1]).parent
     given, found = folder / "in.bin", folder / "out.bin"
     given.write_bytes(b"".join(np.ascontiguousarray(x).tobytes() for x in inputs))
-    done = subprocess.run([*map(str, command), str(program), str(times), str(weights), str(given), str(found)], capture_output=True, text=True)
+    words = [*command, program, times, weights, given, found, threads]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
     data, at, rows = found.read_bytes(), 0, []
     for _ in range(times):
@@ -86,8 +87,14 @@ class Library:
         function.restype = ctypes.c_uint64
         return int(function())
 
-    def create(self, weights: bytes | None = None, expected: int = 0) -> Any:
-        size = self.memory_bytes()
+    def threads_bytes(self, threads: int) -> int:
+        function = getattr(self.library, f"{self.name}_threads_bytes")
+        function.restype = ctypes.c_uint64
+        return int(function(threads))
+
+    def create(self, weights: bytes | None = None, expected: int = 0, room: int = 1) -> Any:
+        """`room`: threads that its memory is for."""
+        size = self.threads_bytes(room)
         block = np.full(size + 64, 0xAB, np.uint8)  # nothing may depend on what memory holds
         held = None if weights is None else np.frombuffer(weights + bytes(8), np.uint8).copy()
         made = ctypes.c_void_p()

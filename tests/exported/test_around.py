@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import calque
+from calque import nn
 from calque.base.errors import ArgumentError
 from calque.exported.native.build import host_target
 from tests.exported.test_native import learner
@@ -30,7 +31,8 @@ int main(int argc, char **argv) {
     learner_model first = learner_model::with_weights(argv[1]);
     learner_model model = std::move(first);
     for (int k = 0; k < 3; k++) std::printf("%.9g ", model.step(x, labels)[0]);
-    learner_model other = learner_model::with_weights(argv[1]);
+    learner_model other = learner_model::with_weights(argv[1], 2);
+    if (model.threads() != 1 || other.threads() != 2) return 10;
     std::vector<float> out(12);
     std::thread([&] { other.forward(x, out); }).join();
     for (float v : out) std::printf("%.9g ", v);
@@ -42,6 +44,11 @@ int main(int argc, char **argv) {
     try { model.state<double>("0.weight"); return 3; } catch (const calque::error &e) { if (e.code != CALQUE_DTYPE) return 4; }
     try { model.state<float>("nothing"); return 5; } catch (const std::out_of_range &) {}
     try { learner_model::with_weights("nowhere"); return 6; } catch (const calque::error &e) { if (e.code != CALQUE_WEIGHTS) return 7; }
+    try { learner_model::with_weights(argv[1], 0); return 11; } catch (const calque::error &e) { if (e.code != CALQUE_THREADS) return 12; }
+    learner_model third = learner_model::with_weights(argv[1], 3);
+    third = std::move(other);
+    if (third.threads() != 2) return 13;
+    third.forward(x, out);
     try { model.run(99, {}, {}); return 8; } catch (const calque::error &e) { if (e.code != CALQUE_PROGRAM) return 8; }
     return 0;
 }
@@ -62,14 +69,17 @@ assert "calque" not in sys.modules
 x, labels = np.load(sys.argv[1]), np.array([0, 2, 1, 1])
 m = learner.Model()
 losses = [float(m.step(x, labels=labels)) for _ in range(3)]
-out = learner.Model().forward(x)
+two = learner.Model(threads=2)
+assert (two.threads, m.threads) == (2, 1)
+out = two.forward(x)
 m.state["0.weight"][0, 0] = 7.5
 m.reset()
 again = float(m.step(x, labels))
 for call, kind, text in (
     (lambda: m.forward(x[:2]), ValueError, "expected input as float32 of shape (4, 8), got float32 of shape (2, 8)"),
     (lambda: m.forward(x.astype("float64")), ValueError, "got float64"), (lambda: m.forward(), TypeError, "expected the arguments input"),
-    (lambda: m.step(x, np.array([0, 2, 9, 1])), learner.NativeError, "an index outside"),
+    (lambda: learner.Model(0), ValueError, "expected threads as 1 to 256, got 0"), (lambda: learner.Model(1 << 32), ValueError, "got 4294967296"),
+    (lambda: learner.Model(1.5), TypeError, "integer"), (lambda: m.step(x, np.array([0, 2, 9, 1])), learner.NativeError, "an index outside"),
 ):
     try:
         call()
@@ -123,13 +133,29 @@ def test_classes_cmake_and_wheel_learn_as_the_export(tmp_path: Path) -> None:
 
 def test_classes_of_names_that_they_use_themselves(tmp_path: Path) -> None:
     x, n = calque.ones(2), calque.ones(2, dtype=calque.int32)
-    entries = {"run": (lambda run: run * 2, x), "state": (lambda inputs, instance: (inputs + 1, instance * 2), (x, x))}
+    entries = {
+        "run": (lambda run: run * 2, x), "state": (lambda inputs, instance: (inputs + 1, instance * 2), (x, x)),
+        "threads": (lambda threads: threads * 3, x),
+    }  # fmt: skip
     exported = calque.export(lambda x, int: {"x": x + int, "double": int * 2}, (x, n), entries=entries)
     exported.compile(tmp_path, name="NAME_METHODS", linker=False)
-    main = "int main() { NAME_METHODS_model m; return (int)m.run_(std::vector<float>(2))[0]; }"
+    main = "int main() { NAME_METHODS_model m; return (int)m.run_(std::vector<float>(2))[0] + (int)m.threads_(std::vector<float>(2))[0]; }"
     (tmp_path / "main.cpp").write_text(f'#include "NAME_METHODS.hpp"\n{main}\n')
     flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only"]
     subprocess.run(["g++", *flags, tmp_path / "main.cpp"], check=True)
+
+
+def test_a_wheel_with_programs_of_names_that_it_uses_itself(tmp_path: Path) -> None:
+    """A program named `state` kept a model from being made."""
+    x = calque.ones(2)
+    entries = {name: (lambda x, k=k: x * k, x) for k, name in enumerate(("state", "threads", "reset"), 2)}
+    files = calque.export(nn.Identity(), x, entries=entries).compile(tmp_path, name="names", wheel=True)
+    zipfile.ZipFile(next(file for file in files if file.suffix == ".whl")).extractall(tmp_path / "site")
+    script = (
+        "import numpy as np, names\nm, x = names.Model(threads=2), np.ones(2, np.float32)\n"
+        "assert [f(x)[0] for f in (m.state_, m.threads_, m.reset_)] == [2, 3, 4] and m.threads == 2 and m.state == {}\nm.reset()"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", script], env={**os.environ, "PYTHONPATH": str(tmp_path / "site")}, check=True)
 
 
 def test_wheels_that_cannot_be_are_refused(tmp_path: Path) -> None:

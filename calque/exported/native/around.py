@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 
-from calque.exported.native.header import C_TYPES, TAKEN, c_name
-from calque.exported.native.plan import DTYPES, FUNCTIONS, Plan, Signature
+from calque.exported.native.header import C_TYPES, RESERVED, TAKEN, c_name
+from calque.exported.native.plan import DTYPES, Plan, Signature
+from calque.exported.native.tables import most_threads
 
 _FOLDER = Path(__file__).with_name("around")
-_METHODS = {"run", "state", "reset", "instance", "with_weights", "create", "check", "sized", "destroy", "release", "held_", "memory_"}
+_METHODS = {"run", "state", "reset", "instance", "with_weights", "create", "check", "sized", "destroy", "release", "held_", "memory_", "threads"}
 _CPP = {"float32": "float", "float64": "double", "bool": "std::uint8_t"}  # the type that stands for one; halves are bits
 TAGS = {
     "x86_64-linux-gnu": "linux_x86_64", "aarch64-linux-gnu": "linux_aarch64", "riscv64-linux-gnu": "linux_riscv64",
@@ -35,7 +36,7 @@ def classes(plan: Plan) -> str:
     """The C++ header."""
     name = plan.name
     constants: set[str] = {f"{name.upper()}_PROGRAMS", f"{name.upper()}_H"}
-    functions = {f"{name}_{function}" for function in (*FUNCTIONS, "new", "free", "read_weights")}
+    functions = {f"{name}_{function}" for function in RESERVED}
     for s in plan.signatures:
         c_name(f"{name}_{s.name}".upper(), constants)
     methods = set(_METHODS)
@@ -78,7 +79,8 @@ def wheel(plan: Plan, target: str, shared: str, files: Mapping[str, bytes]) -> t
     Source: PyPA, "Binary distribution format" 1.0 (https://packaging.python.org/specifications/binary-distribution-format/).
     """
     name, version = plan.name, "1.0.0"
-    module = _filled("module.py.txt", name, SHARED=shared, DTYPES=repr(DTYPES), PROGRAM=plan.signatures[0].name)
+    threads = str(most_threads(plan.targets[0]))
+    module = _filled("module.py.txt", name, SHARED=shared, DTYPES=repr(DTYPES), PROGRAM=plan.signatures[0].name, MOST=threads)
     tag, info = f"py3-none-{TAGS[target]}", f"{name}-{version}.dist-info"
     held = {f"{name}/__init__.py": module.encode(), **{f"{name}/{file}": data for file, data in files.items()}}
     held[f"{info}/METADATA"] = (

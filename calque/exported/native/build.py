@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calque.backend.cpu.program.standalone import TargetInfo, current, object_file, portable
+from calque.backend.cpu.program.standalone import TEAM_OUTSIDE, TargetInfo, current, object_file, portable
 from calque.base.dataclass import dataclass
 from calque.base.errors import ArgumentError, ExportError, MissingExtraError
 from calque.base.extras import need, there
@@ -20,7 +20,7 @@ from calque.base.text import shown
 from calque.exported.native.around import TAGS, classes, cmake, wheel
 from calque.exported.native.header import header
 from calque.exported.native.plan import FUNCTIONS, Plan, make_plan
-from calque.exported.native.tables import library_texts, weights_file
+from calque.exported.native.tables import library_texts, most_threads, weights_file
 from calque.exported.native.web import web_files
 
 
@@ -78,7 +78,8 @@ def compile_exported(
             f"[compile] expected at most {MOST_INSIDE} bytes of weights inside of a library, got {len(plan.blob.data)}; use weights='file'"
         )
     exported = frozenset(f"{name}_{function}" for function in FUNCTIONS)
-    code = object_file(library_texts(plan, inside), plan.targets[0], exported)
+    outside = TEAM_OUTSIDE if most_threads(plan.targets[0]) > 1 else frozenset[str]()
+    code = object_file(library_texts(plan, inside), plan.targets[0], exported, outside)
     files = {system.object.format(name): code, f"{name}.h": header(plan, inside).encode(), f"{name}.hpp": classes(plan).encode()}
     files[f"{name}-config.cmake"] = cmake(name, system.static.format(name), system.shared.format(name)).encode()
     files[system.static.format(name)] = archive(system.object.format(name), code, sorted(exported), system)
@@ -180,7 +181,7 @@ def _linked(system: Target, name: str, folder: Path, library: str, code: bytes, 
         options = ["--no-entry", "--import-undefined", "-z", "stack-size=262144", "--stack-first", "--export=__heap_base"]
         flags = [*options, *exports, "-o", str(result), str(source)]
     else:
-        flags = ["-shared", "-o", str(result), str(source), *(["-lm"] if system.triple.endswith("gnu") else [])]
+        flags = ["-shared", "-o", str(result), str(source), *(["-lm", "-lpthread"] if system.triple.endswith("gnu") else [])]
     if shutil.which(command[0]) is None:
         raise ArgumentError(f"[compile] expected linker as a command that is there, got {command[0]!r}; install it, or pass linker=False")
     done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)

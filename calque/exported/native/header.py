@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from calque.exported.graph import Spec
 from calque.exported.native.plan import DTYPES, FUNCTIONS, Plan, Signature
 from calque.exported.native.runtime import CODES
+from calque.exported.native.tables import most_threads
 
 C_TYPES = {"float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t", "bool": "uint8_t"}
 TAKEN = """
@@ -16,6 +17,9 @@ sizeof static struct switch typedef union unsigned void volatile while bool clas
 try using virtual namespace and or not xor m d inputs outputs
 """
 """Words that parameters cannot be called."""
+
+RESERVED = (*FUNCTIONS, "new", "new_threads", "free", "read_weights")
+"""What functions of programs cannot be called, behind the name of the library."""
 
 _COMMON = """
 #ifndef CALQUE_TENSOR
@@ -65,28 +69,43 @@ void *NAME_state(NAME *m, int32_t number, const calque_spec **spec);
 /* All state as it was exported. */
 int32_t NAME_reset(NAME *m);
 
-/* The end of an instance, whose memory may then be used for something else. */
+/* The end of an instance and of its threads, whose memory may then be used for something else. */
 void NAME_destroy(NAME *m);
+
+/* Threads. An instance runs on the caller's thread alone until it is told otherwise; this library takes @NUMBERS@.
+   NAME_threads_bytes: the memory of an instance for so many, the caller's included (0: it cannot have them); give it to NAME_create.
+   NAME_set_threads: starts the others, which sleep between runs, or ends them (1). They take the signal mask of the caller. CALQUE_FEWER: the system
+   gave less of them, and the instance runs on those; with other errors nothing has changed.
+   NAME_threads: how many there are. Outputs do not depend on it. In the child of a fork there is one until NAME_set_threads is called again. */
+uint64_t NAME_threads_bytes(int32_t threads);
+int32_t NAME_set_threads(NAME *m, int32_t threads);
+int32_t NAME_threads(NAME *m);
 """
 
 _HELPERS = """
 #ifndef CALQUE_NO_STDLIB
 #include <stdio.h>
 #include <stdlib.h>
-/* The same with memory from malloc. code may be NULL. */
-static inline NAME *NAME_new(const void *weights, uint64_t weights_bytes, int32_t *code) {
-    uint64_t bytes = NAME_memory_bytes();
-    char *block = (char *)malloc((size_t)(bytes + 128));
+/* The same with memory from malloc, on so many threads (fewer with CALQUE_FEWER). NULL if there is another error. code may be NULL. */
+static inline NAME *NAME_new_threads(const void *weights, uint64_t weights_bytes, int32_t threads, int32_t *code) {
+    uint64_t bytes = NAME_threads_bytes(threads);
+    char *block = bytes ? (char *)malloc((size_t)(bytes + 128)) : NULL;
     NAME *made = NULL;
-    int32_t found = CALQUE_MEMORY;
+    int32_t found = bytes ? CALQUE_MEMORY : CALQUE_THREADS;
     if (block) {
         char *memory = block + 128 - ((uintptr_t)block & 63);
         ((void **)memory)[-1] = block;
         found = NAME_create(memory, bytes, weights, weights_bytes, &made);
         if (found) free(block);
+        else found = NAME_set_threads(made, threads);
     }
     if (code) *code = found;
     return made;
+}
+
+/* On the caller's thread alone. */
+static inline NAME *NAME_new(const void *weights, uint64_t weights_bytes, int32_t *code) {
+    return NAME_new_threads(weights, weights_bytes, 1, code);
 }
 
 static inline void NAME_free(NAME *m) {
@@ -121,16 +140,21 @@ def header(plan: Plan, inside: bool) -> str:
     taken = {f"{guard}", f"{name.upper()}_PROGRAMS"}
     constants = [c_name(f"{name}_{s.name}".upper(), taken) for s in plan.signatures]
     numbers = ", ".join([*constants, f"{name.upper()}_PROGRAMS"])
-    functions = {f"{name}_{function}" for function in (*FUNCTIONS, "new", "free", "read_weights")}
+    functions = {f"{name}_{function}" for function in RESERVED}
     wrappers = [_wrapper(name, c_name(f"{name}_{s.name}", functions), constant, s) for s, constant in zip(plan.signatures, constants, strict=True)]
     targets = ", ".join(f"{t.triple} ({t.name})" for t in plan.targets)
     lead = f"/* {name}: written by `calque build` for {targets}. The weights are in {'the library' if inside else f'{name}.weights'}. */"
     parts = [
         lead, f"#ifndef {guard}\n#define {guard}\n#include <stddef.h>\n#include <stdint.h>\n#ifdef __cplusplus\nextern \"C\" {{\n#endif",
-        _COMMON % {"codes": codes, "dtypes": dtypes}, f"/* Numbers of the programs. */\nenum {{ {numbers} }};", _API.replace("NAME", name),
-        *wrappers, _HELPERS.replace("NAME", name), "#ifdef __cplusplus\n}\n#endif\n#endif\n",
+        _COMMON % {"codes": codes, "dtypes": dtypes}, f"/* Numbers of the programs. */\nenum {{ {numbers} }};",
+        _api(name, most_threads(plan.targets[0])), *wrappers, _HELPERS.replace("NAME", name), "#ifdef __cplusplus\n}\n#endif\n#endif\n",
     ]  # fmt: skip
     return "\n".join(parts)
+
+
+def _api(name: str, threads: int) -> str:
+    """What every library has."""
+    return _API.replace("@NUMBERS@", f"1 to {threads}" if threads > 1 else "1: others are made for Linux alone").replace("NAME", name)
 
 
 def c_name(name: str, taken: set[str]) -> str:

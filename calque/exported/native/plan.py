@@ -29,7 +29,10 @@ LINE = 64  # bytes: everything that has a place begins at a multiple
 ARENA, WEIGHTS, STATE, ARGUMENTS = 0, 1, 2, 3
 """Memory that addresses in a program count from: the arena, the weights, the state; from `ARGUMENTS` on the inputs of the call, then its outputs."""
 MOST_PROGRAMS = 64
-FUNCTIONS = ("create", "describe", "run", "reset", "destroy", "error", "text", "state", "memory_bytes", "weights_bytes")
+FUNCTIONS = (
+    "create", "describe", "run", "reset", "destroy", "error", "text", "state", "memory_bytes", "weights_bytes",
+    "threads_bytes", "set_threads", "threads",
+)  # fmt: skip
 """What can be seen of a library, behind its name."""
 
 

@@ -8,13 +8,9 @@
 %copy = type { i64, i64, i64, i64, i64 }
 %check = type { i64, i64, ptr }
 %argument = type { i64, i64, [6 x ptr] }
-%program = type { ptr, ptr, i64, i64, ptr, i64, i64, ptr, i64, ptr, i64, ptr, i64, ptr }
+%program = type { ptr, ptr, i64, i64, ptr, i64, i64, ptr, i64, ptr, i64, ptr, i64, ptr, i64, i64 }
 
 declare void @llvm.memmove.p0.p0.iPTR(ptr, ptr, iPTR, i1)
-
-define void @calque_barrier(ptr %b, i64 %threads) nounwind {
-  ret void
-}
 
 define internal void @calque_tell(ptr %progress, i64 %left) nounwind {
   ret void
@@ -199,7 +195,8 @@ none:
 define internal i64 @within(ptr %m, ptr %arguments, ptr %bases, i64 %all) nounwind {
 entry:
   %low = ptrtoint ptr %m to i64
-  %high = add i64 %low, MEMORY_BYTES
+  %used = load i64, ptr %m + 88
+  %high = add i64 %low, %used
   br label %each
 each:
   %k = phi i64 [0, %entry], [%k1, %look]
@@ -260,15 +257,15 @@ patch:
   store ptr %address, ptr %word
   br label %patching
 checks:
-  %barrier = getelementptr i8, ptr %m, i64 128
-  %scratch = load ptr, ptr %m + 72
   %launchesp = getelementptr %program, ptr %p, i64 0, i32 1
   %launches = load ptr, ptr %launchesp
   %countp = getelementptr %program, ptr %p, i64 0, i32 2
   %count = load i64, ptr %countp
   %firstp = getelementptr %program, ptr %p, i64 0, i32 3
   %first = load i64, ptr %firstp
-  call void @launches(i64 0, i64 1, ptr %barrier, ptr %scratch, ptr %launches, i64 %first, ptr %words)
+  %firstwhosep = getelementptr %program, ptr %p, i64 0, i32 14
+  %firstwhose = load i64, ptr %firstwhosep
+  call void @spread(ptr %m, ptr %launches, i64 %first, ptr %words, i64 %firstwhose)
   %checkrowsp = getelementptr %program, ptr %p, i64 0, i32 11
   %checkrows = load ptr, ptr %checkrowsp
   %checkcountp = getelementptr %program, ptr %p, i64 0, i32 12
@@ -296,7 +293,9 @@ bad:
 rest:
   %restlaunches = getelementptr %launch, ptr %launches, i64 %first
   %restcount = sub i64 %count, %first
-  call void @launches(i64 0, i64 1, ptr %barrier, ptr %scratch, ptr %restlaunches, i64 %restcount, ptr %words)
+  %restwhosep = getelementptr %program, ptr %p, i64 0, i32 15
+  %restwhose = load i64, ptr %restwhosep
+  call void @spread(ptr %m, ptr %restlaunches, i64 %restcount, ptr %words, i64 %restwhose)
   %copiesp = getelementptr %program, ptr %p, i64 0, i32 9
   %copies = load ptr, ptr %copiesp
   %copycountp = getelementptr %program, ptr %p, i64 0, i32 10
@@ -546,6 +545,7 @@ look:
   %ours = icmp eq i64 %magic, MAGIC
   br i1 %ours, label %end, label %done
 end:
+  call void @end_threads(ptr %m)
   store i64 0, ptr %m
   br label %done
 done:
@@ -574,15 +574,9 @@ weighing:
 processor:
   %level = call i32 @level()
   %unfit = icmp slt i32 %level, 0
-  br i1 %unfit, label %fail_cpu, label %clear
-clear:
-  %word = phi i64 [0, %processor], [%word1, %clear]
-  %wordp = getelementptr i64, ptr %memory, i64 %word
-  store i64 0, ptr %wordp
-  %word1 = add i64 %word, 1
-  %over = icmp eq i64 %word1, HEADER_WORDS
-  br i1 %over, label %fill, label %clear
+  br i1 %unfit, label %fail_cpu, label %fill
 fill:
+  call void @cleared(ptr %memory, i64 HEADER_BYTES)
   %wide = sext i32 %level to i64
   %programsp = getelementptr ptr, ptr @levels, i64 %wide
   %programs = load ptr, ptr %programsp
@@ -598,13 +592,13 @@ fill:
   store ptr %state, ptr %memory + 56
   %arena = getelementptr i8, ptr %memory, i64 ARENA_AT
   store ptr %arena, ptr %memory + 64
-  %scratch = getelementptr i8, ptr %memory, i64 SCRATCH_AT
-  store ptr %scratch, ptr %memory + 72
+  %control = getelementptr i8, ptr %memory, i64 CONTROL_AT
+  store ptr %control, ptr %memory + 72
+  store i64 %size, ptr %memory + 80
+  call void @lay_out(ptr %memory, i32 1)
   store ptr %arena, ptr %bases
   store ptr %blob, ptr %bases + 8
   store ptr %state, ptr %bases + 16
-  %behind = getelementptr i8, ptr %scratch, i64 SCRATCH_BYTES
-  store <8 x i64> zeroinitializer, ptr %behind, align 8
   br label %copying
 copying:
   %k = phi i64 [0, %fill], [%k1, %copy]

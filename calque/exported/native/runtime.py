@@ -1,32 +1,34 @@
-"""The functions of a library (`runtime.ll`): create, describe, run, reset, state, destroy. They allocate nothing and call nothing of the system but
-`memmove`. Text, not a compiled file: LLVM compiles it together with the kernels, for any processor.
+"""The functions of a library (`runtime.ll`): create, describe, run, reset, state, destroy; its threads (`team.ll`). They allocate nothing and call
+nothing of the system but `memmove` and what threads need. Text, not a compiled file: LLVM compiles it together with the kernels, for any processor.
 
 An instance is a block of the caller's memory. Slots of 8 bytes from its beginning (pointers fill what they need of them):
 
     0   a number that says that this is an instance of this library
-    8   programs for this processor        16  text of the last error      24  i32: whether it runs
+    8   programs for this processor        16  text of the last error      24  i32: whether it runs; 28 i32: the process that made its threads
     32  weights                            40  bases: addresses of the memories (see `plan.py`)
-    48  words of all programs              56  state                       64  arena             72  scratch memory
-    128 the barrier of kernels, which one thread does not look at, and nothing behind it (see `runtime_text.py`)
+    48  words of all programs              56  state                       64  arena
+    72  the control block of its threads   80  bytes that were given       88  bytes that are used
+    96  until when brief programs leave its threads alone, 104 for how long they do, 112 when these last were kept waiting (nanoseconds)
 
-Behind `HEADER` bytes: bases, words, state, arena, scratch.
+Behind `HEADER` bytes: bases, words, state, arena, scratch memory of the caller's thread, the control block with a line for each thread
+(`runtime_text.py`), scratch memory of the others. So an instance has one thread to begin with, and as many as its memory is for when it is told.
 
 Tables that it walks through, with the fields of their types. Spec: name, dtype, dims, shape. Signature: name, entry, inputs, outputs, their specs.
 Argument: bytes, bytes of an element, texts of errors (`TEXTS`). Program: signature, launches and their number, launches of the checks, words and
-their number and place, patches, copies and checks with their numbers, arguments.
+their number and place, patches, copies and checks with their numbers, arguments, whose threads' are the checks and the rest.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-HEADER = 512
+HEADER = 128
 MAGIC = 0x43414C5155450000
 
-NULL, MEMORY, WEIGHTS, PROGRAM, COUNT, DTYPE, SHAPE, LAYOUT, OVERLAP, INDEX, INSTANCE, BUSY, CPU, ALIGNED = range(1, 15)
+NULL, MEMORY, WEIGHTS, PROGRAM, COUNT, DTYPE, SHAPE, LAYOUT, OVERLAP, INDEX, INSTANCE, BUSY, CPU, ALIGNED, THREADS, FEWER = range(1, 17)
 CODES = {
     "NULL": "a pointer that is needed is NULL",
-    "MEMORY": "the memory of an instance is too small, or does not begin at a multiple of 64",
+    "MEMORY": "the memory of an instance is too small (for so many threads), or does not begin at a multiple of 64",
     "WEIGHTS": "the weights are not those of this library, or damaged",
     "PROGRAM": "there is no program of this number",
     "COUNT": "another number of inputs or outputs than the program has",
@@ -39,6 +41,8 @@ CODES = {
     "BUSY": "this instance is running in another thread",
     "CPU": "this processor lacks instructions that the library is built for",
     "ALIGNED": "the data of a tensor does not begin at a multiple of the size of its elements",
+    "THREADS": "this library does not run on so many threads: see how many set_threads takes",
+    "FEWER": "the system has started fewer threads than were asked for; the instance runs on these",
 }
 """Error codes from 1 on, and what they say where no better text is known."""
 

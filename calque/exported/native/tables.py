@@ -9,8 +9,9 @@ from dataclasses import field
 
 import numpy as np
 
-from calque.backend.cpu.program.standalone import SCRATCH_BYTES, TEXT_LEVEL, TargetInfo, launches_text
+from calque.backend.cpu.program.standalone import SCRATCH_BYTES, TEAM_NUMBERS, TEXT_LEVEL, TargetInfo, launches_text, team_text
 from calque.backend.cpu.text.address_text import with_addresses
+from calque.base.config import MOST_THREADS
 from calque.base.dataclass import dataclass
 from calque.exported.graph import Spec
 from calque.exported.native import runtime
@@ -113,9 +114,16 @@ def _main(plan: Plan, base: TargetInfo, inside: bool) -> str:
         value = f'c"{_escaped(blob)}"' if blob else "zeroinitializer"
         t.lines.append(f"@blob = internal constant [{len(blob)} x i8] {value}, align 64")
     declared = [f"declare void @{name}(i64, i64, ptr, ptr, ptr)" for name in functions]
-    code = map(runtime.text, ("runtime", "weights_inside" if inside else "weights_beside", "level_x86" if x86 else "level_any"))
+    team = "team_linux" if most_threads(base) > 1 else "team_alone"
+    code = map(runtime.text, ("runtime", "team", team, "weights_inside" if inside else "weights_beside", "level_x86" if x86 else "level_any"))
     text = with_addresses(_filled("\n".join(code), plan, base, max(map(sum, sizes), default=0), inside))
-    return "\n".join([text, *t.lines, *declared, launches_text()])
+    threads = team_text(base.triple.split("-")[0]) if most_threads(base) > 1 else launches_text()
+    return "\n".join([text, *t.lines, *declared, threads])
+
+
+def most_threads(target: TargetInfo) -> int:
+    """Of an instance. Threads are Linux's: they wait on a futex."""
+    return MOST_THREADS if "linux" in target.triple else 1
 
 
 def _table(name: str, type_: str, rows: Sequence[str]) -> str:
@@ -141,13 +149,16 @@ def _filled(text: str, plan: Plan, base: TargetInfo, words: int, inside: bool) -
     places["STATE_AT"] = places["WORDS_AT"] + words
     places["ARENA_AT"] = places["STATE_AT"] + plan.state_bytes
     places["SCRATCH_AT"] = places["ARENA_AT"] + rounded(plan.arena_bytes)
+    places["CONTROL_AT"] = places["SCRATCH_AT"] + rounded(plan.scratch_bytes)
     blob = bytes(plan.blob.data)
+    scratch, line = rounded(plan.scratch_bytes), TEAM_NUMBERS["THREAD_BYTES"]
     pointer = "i32" if base.triple.startswith("wasm32") else "i64"
     numbers = {
-        **places, "MEMORY_BYTES": places["SCRATCH_AT"] + rounded(plan.scratch_bytes), "FILE_BYTES": 0 if inside else len(blob) + 64,
+        **places, "MEMORY_BYTES": places["CONTROL_AT"] + TEAM_NUMBERS["THREAD_BLOCK"] + line, "FILE_BYTES": 0 if inside else len(blob) + 64,
         "FILE_MAGIC": _signed(FILE_MAGIC), "FILE_SUM": _signed(plan.sum), "FILE_WORDS": 8 + len(blob) // 8,
-        "SUM_FACTOR": _signed(FACTOR), "SCRATCH_BYTES": SCRATCH_BYTES, "HEADER_WORDS": runtime.HEADER // 8, "PROGRAMS": len(plan.signatures),
+        "SUM_FACTOR": _signed(FACTOR), "SCRATCH_BYTES": SCRATCH_BYTES, "HEADER_BYTES": runtime.HEADER, "PROGRAMS": len(plan.signatures),
         "STATES": len(plan.state), "CODES": len(runtime.CODES) + 1, "MAGIC": runtime.MAGIC + (plan.sum & 0xFFFF),
+        **TEAM_NUMBERS, "MOST_THREADS": most_threads(base), "SCRATCH_ROOM": scratch, "EACH_THREAD": line + scratch,
     }  # fmt: skip
     for code in runtime.CODES:
         text = re.sub(rf"\bC_{code}\b", str(getattr(runtime, code)), text)
@@ -197,5 +208,5 @@ def _program(t: Tables, plan: Plan, number: int, signature: Signature, p: Linked
     return (
         f"{{ ptr getelementptr (%signature, ptr @signatures, i64 {number}), ptr {launches}, i64 {len(rows)}, i64 {found.check_launches}, "
         f"ptr {t.numbers(found.words)}, i64 {len(found.words)}, i64 {words_at}, ptr {patches}, i64 {len(p.patches)}, "
-        f"ptr {copies}, i64 {len(p.copies)}, ptr {checks}, i64 {len(p.checks)}, ptr {arguments} }}"
+        f"ptr {copies}, i64 {len(p.copies)}, ptr {checks}, i64 {len(p.checks)}, ptr {arguments}, i64 {found.whose[0]}, i64 {found.whose[1]} }}"
     )

@@ -400,7 +400,6 @@ def declarations(blocking: Blocking) -> str:
         "declare void @calque_barrier(ptr, i64)",
         "declare i64 @llvm.smin.i64(i64, i64)",
         "declare i64 @llvm.smax.i64(i64, i64)",
-        "declare ptr @llvm.ptrmask.p0.i64(ptr, i64)",
         f"declare <{lanes} x i64> @llvm.smin.v{lanes}i64(<{lanes} x i64>, <{lanes} x i64>)",
         *_arithmetic(blocking, vector, suffix),
         f"declare {vector} @llvm.masked.load.{suffix}.p0(ptr, i32, {mask}, {vector})",

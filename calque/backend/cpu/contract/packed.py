@@ -45,5 +45,5 @@ def weights_of(b: Builder, weights: str, space: str) -> Weights:
 
 def _told(b: Builder, pointer: str, bit: int) -> tuple[str, str]:
     """An address without a bit, and whether that was set."""
-    place = b.let(f"ptrtoint ptr {pointer} to i64")
-    return b.let(f"call ptr @llvm.ptrmask.p0.i64(ptr {pointer}, i64 {~bit})"), b.compare("ne", b.let(f"and i64 {place}, {bit}"), 0)
+    told = b.let(f"and i64 {b.let(f'ptrtoint ptr {pointer} to i64')}, {bit}")
+    return b.byte_at(pointer, b.sub(0, told)), b.compare("ne", told, 0)

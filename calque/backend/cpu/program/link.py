@@ -20,7 +20,7 @@ from calque.backend.cpu.loops.emit_plan import instruction_cost
 from calque.backend.cpu.program import follow, interleave, tune
 from calque.backend.cpu.program.calls import CallFacts, call_of
 from calque.backend.cpu.program.executable import CpuExecutable
-from calque.backend.cpu.program.linked import Ends, Linked, NativeCall, Pack, ends_of, runs_alone
+from calque.backend.cpu.program.linked import BRIEF_WORK, Ends, Linked, NativeCall, Pack, ends_of, runs_alone
 from calque.backend.cpu.program.streams import with_streams
 from calque.backend.cpu.team.memory import ALIGNMENT, POOL
 from calque.base import config
@@ -383,12 +383,19 @@ def _ready(linker: Linker, native: list[Loop | Contract], work: Sequence[int]) -
     return tuple([(number, before[-1] - before[number]) for number in last])
 
 
-def standalone_launches(schedule: Schedule) -> tuple[Linker, list[Loop | Contract], list[int]]:
-    """Of a schedule without steps on the host, that runs elsewhere: its arguments, the native launches in order, and their flags (see
-    `runtime_text.py`). Its checks are a call of their own."""
+ALL, ALONE, BRIEF = range(3)
+"""Whose launches are that run elsewhere: all threads'; the calling thread's; all threads' where these are not kept waiting (`team.runtime`)."""
+
+
+def standalone_launches(schedule: Schedule) -> tuple[Linker, list[Loop | Contract], list[int], tuple[int, int]]:
+    """Of a schedule without steps on the host, that runs elsewhere: its arguments, the native launches in order, their flags (see
+    `runtime_text.py`), and whose are its checks, which are a call of their own, and what is behind them."""
     linker = Linker(schedule)
     native, flags = _launches(schedule, linker)
-    return linker, native, interleave.flags(schedule, native, flags, frozenset({0, schedule.check_steps}))
+    work, first = [_work_of(linker, step) for step in native], schedule.check_steps
+    shared = BRIEF if sum(work) < BRIEF_WORK else ALL
+    checks, rest = (ALONE if runs_alone(NativeCall(0, len(part), sum(part))) else shared for part in (work[:first], work[first:]))
+    return linker, native, interleave.flags(schedule, native, flags, frozenset({0, first})), (checks, rest)
 
 
 def native_contraction(schedule: Schedule, step: Contract) -> library.Contraction:

@@ -12,22 +12,31 @@ from calque.backend.base import Array
 from calque.backend.cpu.code import library, llvm
 from calque.backend.cpu.compile.compiler import TIGHT
 from calque.backend.cpu.compile.target import SCRATCH_BYTES, TargetInfo, compiling_for, current, portable
-from calque.backend.cpu.program.link import is_native, native_contraction, standalone_launches
-from calque.backend.cpu.text.runtime_text import BEHIND_SCRATCH, launches_text
+from calque.backend.cpu.program.link import ALONE, BRIEF, is_native, native_contraction, standalone_launches
+from calque.backend.cpu.team.runtime import FIRST_REST, LONGEST_REST, SOON
+from calque.backend.cpu.text.runtime_text import BEHIND_SCRATCH, STALLS, THREAD_BLOCK, THREAD_BYTES, launches_text, team_text
 from calque.base.dataclass import dataclass
 from calque.kernel.schedule import Contract, Host, Loop, Schedule
 
-__all__ = ["BEHIND_SCRATCH", "SCRATCH_BYTES", "Launches", "TargetInfo", "compiling_for", "current", "hosted", "launches_text", "object_file",
-           "portable", "standalone"]
+__all__ = ["BEHIND_SCRATCH", "SCRATCH_BYTES", "TEAM_NUMBERS", "TEAM_OUTSIDE", "Launches", "TargetInfo", "compiling_for", "current", "hosted",
+           "launches_text", "object_file", "portable", "standalone", "team_text"]
 
 OUTSIDE = frozenset({*llvm.LIBRARY_FUNCTIONS, "memcpy", "memset", "memmove"})
 """What a library calls of its system."""
+TEAM_OUTSIDE = frozenset({"pthread_create", "pthread_join", "syscall", "sched_yield", "clock_gettime", "getpid"})
+"""What it calls besides if it has threads."""
+TEAM_NUMBERS = {
+    "THREAD_BLOCK": THREAD_BLOCK, "THREAD_BYTES": THREAD_BYTES, "STALLS": STALLS, "ALONE": ALONE, "BRIEF": BRIEF,
+    **{name: round(seconds * 1e9) for name, seconds in (("FIRST_REST", FIRST_REST), ("LONGEST_REST", LONGEST_REST), ("SOON", SOON))},
+}  # fmt: skip
+"""Of the team, in bytes and nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launches:
     """A program laid out. `functions`, `offsets`, `flags`: of each launch; `words`: arguments; `patches`: (position, memory object, bytes behind it)
-    of every address among the words; `objects`: memory object by buffer, -1 - k for the constant that is buffer k (see `Linker`)."""
+    of every address among the words; `objects`: memory object by buffer, -1 - k for the constant that is buffer k (see `Linker`);
+    `whose`: threads run the checks, and the launches behind them (`ALL`, `ALONE` or `BRIEF`)."""
 
     schedule: Schedule
     functions: tuple[str, ...]
@@ -40,6 +49,7 @@ class Launches:
     arena: int
     arena_bytes: int
     check_launches: int
+    whose: tuple[int, int]
 
 
 def hosted(schedule: Schedule) -> list[tuple[str, tuple[int, ...]]]:
@@ -52,21 +62,21 @@ def standalone(schedules: Sequence[Schedule], target: TargetInfo) -> tuple[list[
     """Schedules laid out for a processor, and the texts of all functions that they call with their pass lists."""
     with compiling_for(target):
         found = [standalone_launches(schedule) for schedule in schedules]
-        kernels = [step.kernel for _, native, _ in found for step in native if isinstance(step, Loop)]
+        kernels = [step.kernel for _, native, _, _ in found for step in native if isinstance(step, Loop)]
         calls = [
             native_contraction(schedule, step)
-            for schedule, (_, native, _) in zip(schedules, found, strict=True) for step in native if isinstance(step, Contract)
+            for schedule, (_, native, _, _) in zip(schedules, found, strict=True) for step in native if isinstance(step, Contract)
         ]  # fmt: skip
         loops, called, modules = library.sources(kernels, calls, target)
         texts = [(module.source.write(), module.source.level) for module in modules]
     loop, call = iter(loops), iter(called)
     made = []
-    for schedule, (linker, native, flags) in zip(schedules, found, strict=True):
+    for schedule, (linker, native, flags, whose) in zip(schedules, found, strict=True):
         functions = tuple([next(loop if isinstance(step, Loop) else call).symbols[0] for step in native])
         patches = [*linker.patches, *((position, linker.objects[k], offset) for position, k, offset in linker.fixed)]
         made.append(Launches(
             schedule, functions, tuple(linker.offsets), tuple(flags), tuple(linker.words), tuple(patches), linker.objects, linker.constants,
-            linker.arena, linker.arena_bytes, schedule.check_steps,
+            linker.arena, linker.arena_bytes, schedule.check_steps, whose,
         ))  # fmt: skip
     return made, texts
 

@@ -37,11 +37,13 @@ LOCAL_WORDS = 8
 BEHIND_SCRATCH = 4096
 """Bytes behind a thread's scratch memory: the words of `contract/finish.py`, from `LOCAL_WORDS` on the arguments of a loop on part of a result."""
 
-_SYSCALL = {"x86_64": 202, "amd64": 202, "aarch64": 98, "arm64": 98}
+_NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
+_SYSCALL = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 _PAUSE = {
-    "x86_64": "call void @llvm.x86.sse2.pause()", "amd64": "call void @llvm.x86.sse2.pause()",
-    "aarch64": "call void @llvm.aarch64.hint(i32 1)", "arm64": "call void @llvm.aarch64.hint(i32 1)",
-}  # fmt: skip
+    "x86_64": ("call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()"),
+    "aarch64": ("call void @llvm.aarch64.hint(i32 1)", "declare void @llvm.aarch64.hint(i32)"),
+    "riscv64": ('fence syncscope("singlethread") seq_cst', ""),  # not all have an instruction for it
+}
 
 _LAUNCHES = """
 define internal void @launches(i64 %number, i64 %threads, ptr %barrier, ptr %scratch, ptr %launches, i64 %count, ptr %words)
@@ -211,7 +213,7 @@ ready:
 }
 """
 
-_TEXT = """
+_TEAM = """
 declare i32 @sched_yield()
 declare i32 @clock_gettime(i32, ptr)
 declare i64 @syscall(i64, ...)
@@ -427,6 +429,9 @@ done:
   ret void
 }
 
+"""
+
+_STEP = """
 ; Addresses of array data: words[position[i]] = *(objects[source[i]] + 16) + offset[i]
 define void @calque_patch(ptr %words, i64 %count, ptr %positions, ptr %sources, ptr %offsets, ptr %objects) nounwind {
 entry:
@@ -558,20 +563,27 @@ _NUMBERS = {
 def launches_text() -> str:
     """The loop over the launches of a program alone, for programs that run elsewhere: `@launches` and what it calls but `@calque_barrier` and
     `@calque_tell`. Behind the barrier's 192 bytes it wants no progress."""
-    text = _LAUNCHES
-    for name, number in _NUMBERS.items():
-        text = text.replace(name, str(number))
-    return with_addresses(text)
+    return with_addresses(_numbered(_LAUNCHES))
+
+
+def team_text(machine: str) -> str:
+    """Threads of Linux with all that they run but `@calque_tell`: `@calque_start`, `@calque_stop`, `@calque_run`, `@calque_barrier`."""
+    return with_addresses(_numbered(_of_machine(_TEAM.replace("LAUNCHES\n", _LAUNCHES, 1), machine)))
 
 
 def module_text() -> str:
     """The runtime for this machine's architecture."""
     machine = platform.machine().lower()
-    pause = _PAUSE[machine]
-    declare = "declare void @llvm.x86.sse2.pause()" if "x86" in pause else "declare void @llvm.aarch64.hint(i32)"
-    text = _TEXT.replace("LAUNCHES\n", _LAUNCHES, 1)
-    text = (text + progress_text()).replace("DECLARE_PAUSE", declare).replace("PAUSE", pause)
-    text = text.replace("FUTEX", str(_SYSCALL[machine]))
+    return team_text(machine) + with_addresses(_numbered(_of_machine(_STEP + progress_text(), machine)))
+
+
+def _of_machine(text: str, machine: str) -> str:
+    machine = _NAMES.get(machine, machine)
+    pause, declaration = _PAUSE[machine]
+    return text.replace("DECLARE_PAUSE", declaration).replace("PAUSE", pause).replace("FUTEX", str(_SYSCALL[machine]))
+
+
+def _numbered(text: str) -> str:
     for name, number in _NUMBERS.items():
         text = text.replace(name, str(number))
-    return with_addresses(text)
+    return text

@@ -57,15 +57,15 @@ inline std::size_t count_of(const calque_spec &spec) {
 /* An instance. One thread uses it at a time; it can be moved, not copied. */
 class NAME_model {
 public:
-    /* weights: what is in the weights file, which must stay where it is (nothing if the weights are in the library). */
-    explicit NAME_model(calque::span<const std::uint64_t> weights = {}) { create(weights); }
+    /* weights: what is in the weights file, which must stay where it is (nothing if the weights are in the library). threads: what it runs on. */
+    explicit NAME_model(calque::span<const std::uint64_t> weights = {}, std::int32_t threads = 1) { create(weights, threads); }
 
     /* With the weights of a file, which the instance holds. */
-    static NAME_model with_weights(const std::string &path) {
+    static NAME_model with_weights(const std::string &path, std::int32_t threads = 1) {
         std::ifstream file(path, std::ios::binary);
         std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
         if (!file || bytes.size() != NAME_weights_bytes()) throw calque::error(CALQUE_WEIGHTS, "expected the weights of NAME in " + path);
-        NAME_model made(std::vector<std::uint64_t>((bytes.size() + 7) / 8), bytes);
+        NAME_model made(std::vector<std::uint64_t>((bytes.size() + 7) / 8), bytes, threads);
         return made;
     }
 
@@ -89,6 +89,9 @@ public:
         throw std::out_of_range("expected the name of a state of NAME, got " + name);
     }
 
+    /* How many threads it runs on: what was asked for, or less if the system gave less. */
+    std::int32_t threads() const { return NAME_threads(instance()); }
+
     /* All state as it was exported. */
     void reset() { check(NAME_reset(instance())); }
 
@@ -106,20 +109,23 @@ private:
         void operator()(void *memory) const { ::operator delete(memory, std::align_val_t(64)); }
     };
 
-    NAME_model(std::vector<std::uint64_t> &&room, const std::vector<char> &bytes) : held_(std::move(room)) {
+    NAME_model(std::vector<std::uint64_t> &&room, const std::vector<char> &bytes, std::int32_t threads) : held_(std::move(room)) {
         char *to = reinterpret_cast<char *>(held_.data());
         for (std::size_t k = 0; k < bytes.size(); k++) to[k] = bytes[k];
-        create(held_);
+        create(held_, threads);
     }
 
-    void create(calque::span<const std::uint64_t> weights) {
-        const std::size_t bytes = static_cast<std::size_t>(NAME_memory_bytes());
+    void create(calque::span<const std::uint64_t> weights, std::int32_t threads) {
+        const std::size_t bytes = static_cast<std::size_t>(NAME_threads_bytes(threads));
+        if (bytes == 0) throw calque::error(CALQUE_THREADS, NAME_text(CALQUE_THREADS));
         std::unique_ptr<void, release> block(::operator new(bytes, std::align_val_t(64)));
         NAME *made = nullptr;
         const std::int32_t code = NAME_create(block.get(), bytes, weights.data(), weights.size() ? NAME_weights_bytes() : 0, &made);
         if (code) throw calque::error(code, NAME_text(code));
         if (static_cast<void *>(made) != block.get()) throw calque::error(CALQUE_MEMORY, "expected an instance at the beginning of its memory");
         memory_.reset(block.release());
+        const std::int32_t started = NAME_set_threads(instance(), threads);
+        if (started && started != CALQUE_FEWER) check(started);
     }
 
     void check(std::int32_t code) const {
