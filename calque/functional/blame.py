@@ -48,8 +48,7 @@ def answering(function: Function) -> Function:
 
 
 def _wrong_function(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], text: str) -> tuple[str, Any] | None:
-    """(parameter, function) of a function or class whose own parameters an error of Python's is about: among the arguments, or held by the
-    object whose method this is."""
+    """(parameter, function) of a function or class whose own parameters an error of Python's is about, among the arguments or held by them."""
     if not OF_A_CALL.search(text):
         return None
     given = list(inspect.signature(function).bind(*args, **keywords).arguments.items())
@@ -587,8 +586,7 @@ UNFRAMED = frozenset(
 
 
 def _explain_methods(cls: type) -> None:
-    """Put the methods of a class that take arguments into frames; its `__init__` speaks under the name of the class, and `__call__`, which
-    `nn.Module` explains itself."""
+    """Put methods that take arguments into frames; `__init__` speaks under the name of its class. `nn.Module` explains `__call__` itself."""
     setattr(cls, "_explained", True)  # noqa: B010
     own = ("__init__",) if hasattr(cls, "load_state_dict") else ("__init__", "__call__")
     for name, function in list(vars(cls).items()):

@@ -286,7 +286,10 @@ def _made(
 def _executable(plan: Plan, direct: Direct, tensors: list[int], args: tuple[Any, ...], storages: list[Storage]) -> Any:
     """What runs the plan, with weights packed that are no arguments: facts say that they stay what they are."""
     form, few = plan.compiled, len(tensors)
-    if form.prepacking is None or any(direct.inputs[k] < few for k in form.prepacking.places):
+    if form.prepacking is None:
+        return form.executable
+    if any(direct.inputs[k] < few for k in form.prepacking.places):
+        form.prepacking.release()  # what runs with these packed keeps memory of results, which a repeat wants
         return form.executable
     packed = on(plan.device, lambda: form.prepacking.of([storages[c].buffer for c in direct.inputs], True))
     return (packed or form).executable

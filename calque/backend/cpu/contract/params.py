@@ -535,7 +535,7 @@ def contraction(kind: str, spec: Spec, dtype: str = "float32") -> Contraction:
     return ROUTINES[kind].parameters(spec, dtype)
 
 
-@memoised("narrow convolutions", 1000, 1 / 512)
+@memoised("narrow convolutions", 1000, 1 / 1024)
 def is_narrow(kind: str, spec: ContractSpec, target: VectorUnit) -> bool:
     """Whether a convolution of bfloat16 is computed as such; others are computed in float32 between two casts. Sizes alone decide."""
     if not target.bfloat_pairs or not prod((*spec.a_shape, *spec.b_shape, *spec.out_shape)):
