@@ -47,13 +47,16 @@ class Member:
 
 class NodePlan(NamedTuple):
     """A node that a superinstruction makes. `next`: where gradients of its operands go: to operands or, behind those, nodes of these numbers, or -1;
-    `uses`: operands or steps whose values its rule is given, numbered as in `Watched.place`."""
+    `uses`: operands or steps whose values its rule is given, numbered as in `Watched.place`; `apart`: of each, whether the rule has
+    only views of it, so that what `.data` is set to later is nothing to it; `keeps`: whether the node has anything that a pass frees."""
 
     label: str
     outputs: tuple[Layout, ...]
     rule: Any
     next: tuple[int, ...]
     uses: tuple[int, ...]
+    apart: tuple[bool, ...]
+    keeps: bool
 
 
 class NodePlans(NamedTuple):
@@ -228,7 +231,7 @@ class Watched(Eager):
         numbers = {place: k for k, place in enumerate(given)}
         members = self._numbered(needed, numbers)
         results = tuple([(numbers.get(end[0], -1), *end[1:]) for end in ends])
-        plans = tuple([(node.label, node.outputs, node.rule, node.next, tuple([numbers[u] for u in node.uses])) for node in nodes])
+        plans = tuple([tuple(node._replace(uses=tuple([numbers[u] for u in node.uses]))) for node in nodes])
         try:
             made = hot.Superinstruction(len(given), tuple(members), results, make, told, plans)
         except (ValueError, TypeError):  # there are too many steps, or a number is none that its kernel takes
