@@ -75,16 +75,15 @@ class WatchedCall:
     def by_saved(self, number: int, node: FunctionNode, grad: Any) -> Sequence[Any] | None:
         """The same of the values that `node` has saved, whatever has become of the operands since. None if the function does something else now."""
         state = local.state
-        if state.capture is not None:
-            return None
         operands, versions, targets = node.context or self._any()
         create = state.grad
         shadows = [self._shadow(k, x, versions[k], targets[k], create) for k, x in enumerate(operands)]
-        trace, state.grad = state.trace, True
+        before = state.trace, state.capture, state.device, state.plain  # modes are for what the rule does, not for what leads to it
+        state.grad, state.capture, state.device, state.plain = True, None, None, True
         try:
-            watched, found = watch(Eager(), tuple(shadows), lambda: self._run(shadows))
+            watched, found = watch(Eager(), tuple(shadows), lambda: self._run(shadows), known=True)
         finally:
-            state.trace, state.grad = trace, create
+            (state.trace, state.capture, state.device, state.plain), state.grad = before, create
         if watched is None:
             return None
         values, nodes = self.made(watched, shadows), nodes_of(found, shadows)

@@ -189,3 +189,34 @@ def test_stacks_are_differentiated_twice() -> None:
         (g,) = calque.autograd.grad(calque.dstack([x, y]).square().sum(), x, create_graph=True)
         (again,) = calque.autograd.grad(g.sum(), x)
         assert again.tolist() == [[2.0] * 3] * 2
+
+
+def _by_vmap(y: Any, x: Any, g: Any) -> Any:
+    return calque.vmap(lambda g: calque.autograd.grad(y, x, g, retain_graph=True)[0])(g[None])[0]
+
+
+def _by_a_call(y: Any, x: Any, g: Any) -> Any:
+    call = calque.compile(lambda g: calque.autograd.grad(y, x, g, retain_graph=True)[0])
+    return [call(g) for _ in range(3)][1]  # the one that is watched
+
+
+def _on_a_device(y: Any, x: Any, g: Any) -> Any:
+    with calque.device("cpu"):
+        return calque.autograd.grad(y, x, g)[0]
+
+
+@pytest.mark.parametrize("way", [_by_vmap, _by_a_call, _on_a_device])
+@pytest.mark.parametrize("since", ["set", "written through data"])
+def test_in_all_modes_the_gradient_is_that_of_what_was_computed(way: Callable[..., Any], since: str) -> None:
+    """A pass that is transformed or recorded goes through nodes with steps, too."""
+    found = []
+    for how in (way, lambda y, x, g: calque.autograd.grad(y, x, g)[0]):
+        for _ in range(4):
+            x = calque.tensor([[1.0, 2.0, 3.0]], dtype=calque.float64).requires_grad_()
+            w = calque.tensor([[1.0, 1.0, 2.0], [0.0, 1.0, 1.0]], dtype=calque.float64).requires_grad_()
+            x.detach().numpy(), w.detach().numpy()
+            y = F.linear(x, w) + F.softmax(x, 1)[:, :2]
+        SINCE[since](w)
+        SINCE[since](x)
+        found.append(how(y, x, calque.ones(1, 2, dtype=calque.float64)).numpy())
+    np.testing.assert_allclose(*found, rtol=1e-12)
