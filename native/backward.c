@@ -174,7 +174,7 @@ static PyObject *gradients_of(const Pass *pass, PyObject *state, PyObject *node,
         bool steps = rule_type != NULL && Py_IS_TYPE(node, Function.type) && Py_IS_TYPE(AT(node, Function.at.backward), rule_type);
         if (computed && steps) {
             found = gradients_by(AT(AT(node, Function.at.backward), formulas_at), trace, node, gradient);
-            if (found != NULL && !keep) let_go(state, node);
+            if (found != NULL && !keep && AT(node, Function.at.context) != Py_None) let_go(state, node);
         } else if (computed && Py_IS_TYPE(node, Function.type))
             found = seen(node, gradient);
         if (found != NULL || PyErr_Occurred()) return found;

@@ -22,8 +22,9 @@ typedef struct { Kernel *kernel; PyObject *routine, *memory, *kept; int check, f
 typedef struct { int from, node; npy_intp offset; PyObject *layout; } Result; /* `node`: that of the graph that it has, or -1 */
 
 /* A node of the graph that the function makes: its name, layouts of its results, the rule (`NodeSteps` of `autograd/node_steps.py`). `next`: operands or,
-   behind those, nodes, to which its gradients go, -1: none; `uses`: operands or results of steps that the rule is given. */
-typedef struct { PyObject *label, *outputs, *rule; int targets, count, *next, *uses; } Node_Steps;
+   behind those, nodes, to which its gradients go, -1: none; `uses`: operands or results of steps that the rule is given; `apart`: of each, whether that is
+   another handle, which keeps the memory that the operand has now; `keeps`: whether there is anything to let go behind a pass. */
+typedef struct { PyObject *label, *outputs, *rule; int targets, count, keeps, *next, *uses, *apart; } Node_Steps;
 
 /* `make`: what makes of the results what the function gives; None: it is one tensor. `guards`, of a gradient: what its operands must be, see `fits`. */
 typedef struct {
@@ -110,20 +111,22 @@ static int *read_places(PyObject *places, int *count, int limit) {
 }
 
 static bool read_node(Superinstruction *whole, PyObject *item) {
-    PyObject *next, *uses;
+    PyObject *next, *uses, *apart;
     Node_Steps *node = &whole->node[whole->nodes];
-    if (!PyArg_ParseTuple(item, "OO!OO!O!", &node->label, &PyTuple_Type, &node->outputs, &node->rule, &PyTuple_Type, &next, &PyTuple_Type, &uses)) return false;
+    if (!PyArg_ParseTuple(item, "OO!OO!O!O!p", &node->label, &PyTuple_Type, &node->outputs, &node->rule, &PyTuple_Type, &next, &PyTuple_Type, &uses, &PyTuple_Type, &apart, &node->keeps)) return false;
     Py_INCREF(node->label);
     Py_INCREF(node->outputs);
     Py_INCREF(node->rule);
     node->next = read_places(next, &node->targets, whole->operands + whole->nodes);
+    node->apart = read_places(apart, &node->count, 2);
     node->uses = read_places(uses, &node->count, whole->operands + whole->members);
+    if (!PyErr_Occurred() && PyTuple_GET_SIZE(apart) != node->count) PyErr_SetString(PyExc_ValueError, "a node has something of which nothing is said");
     whole->nodes++;
     return !PyErr_Occurred();
 }
 
 /* Superinstruction(operands, members, results, make, guards, nodes): (kernel, routine, array or (low, high); (from, offset, layout) or number, ..; layout of the memory; whether it is the
-   code of a check; whether its buffer is floating) for each step, (from, offset, layout, node) for each result, (label, outputs, rule, next, uses) for each node. */
+   code of a check; whether its buffer is floating) for each step, (from, offset, layout, node) for each result, (label, outputs, rule, next, uses, apart, keeps) for each node. */
 static PyObject *super_create(PyTypeObject *type, PyObject *args, PyObject *names) {
     (void)names;
     int operands;
@@ -170,6 +173,7 @@ static void super_destroy(PyObject *self) {
         Py_XDECREF(node->rule);
         PyMem_Free(node->next);
         PyMem_Free(node->uses);
+        PyMem_Free(node->apart);
     }
     PyMem_Free(whole->node);
     for (int k = 0; k < whole->results; k++) Py_DECREF(whole->result[k].layout);
@@ -380,10 +384,13 @@ static bool save(Superinstruction *whole, Node_Steps *node, Run *run, PyObject *
     for (int k = 0; *saved != NULL && *versions != NULL && k < node->count; k++) {
         int from = node->uses[k];
         bool operand = from < whole->operands;
-        PyObject *value = operand ? run->operands[from] : storage_of(whole, run, storages, from - whole->operands, false);
+        PyObject *value = Py_XNewRef(operand ? run->operands[from] : storage_of(whole, run, storages, from - whole->operands, false));
+        if (operand && node->apart[k]) Py_SETREF(value, new_tensor(Py_NewRef(AT(value, Tensor.at._storage)), AT(value, Tensor.at._layout)));
         PyObject *key = value == NULL ? NULL : PyLong_FromLong(operand ? from : whole->operands - 1 - from);
-        if (key == NULL || PyDict_SetItem(*saved, key, value) < 0) { Py_XDECREF(key); return false; }
-        Py_DECREF(key);
+        bool kept = key != NULL && PyDict_SetItem(*saved, key, value) == 0; /* which keeps the value */
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+        if (!kept) return false;
         PyTuple_SET_ITEM(*versions, k, Py_NewRef(AT(operand ? AT(value, Tensor.at._storage) : value, Storage.at.version)));
     }
     return *saved != NULL && *versions != NULL;
@@ -402,7 +409,7 @@ static PyObject *make_node(Superinstruction *whole, Node_Steps *plan, Run *run, 
         put(node, Function.at.label, plan->label);
         put(node, Function.at.outputs, plan->outputs);
         put(node, Function.at.where, line);
-        put(node, Function.at.context, context);
+        put(node, Function.at.context, plan->keeps ? context : Py_None);
     } else
         Py_CLEAR(node);
     Py_XDECREF(next);

@@ -29,7 +29,7 @@ from calque.record.nodes import FunctionNode, GradNode
 from calque.record.recorder import Storage, local, realised
 from calque.record.versions import modified
 from calque.run.buffer import Buffer
-from calque.tensor import Tensor, wrap
+from calque.tensor import Tensor, function_node, wrap
 
 MOST_NODES = 16  # of one function; as in `native/superinstruction.c`
 KINDS = 8  # layouts of gradients that a rule is watched for
@@ -52,11 +52,9 @@ class WatchedCall:
 
     def again(self, number: int, node: FunctionNode, grad: Any) -> Sequence[Any]:
         """What node `number` of the graph gives, of which `node` is one, by the rule of the function itself, as a function of the operands."""
-        operands, versions, targets = node.context
+        operands, versions, targets = node.context or self._any()
         state = local.state
         create = state.grad
-        if create:  # who differentiates twice does so at every step, and running the function twice costs more than its steps save
-            self.dismiss()
         for k, (x, version) in enumerate(zip(operands, versions, strict=True)):
             if isinstance(x, Tensor) and modified(x._storage, version) and k in self.needed:
                 raise AutogradError(
@@ -71,36 +69,54 @@ class WatchedCall:
                 return apply_node(nodes[number], grad, True)
         raise AssertionError(f"{self.function.__name__} makes another graph than before")
 
-    def by_saved(self, number: int, uses: Sequence[int], node: FunctionNode, grad: Any) -> Sequence[Any] | None:
-        """The same of the values that `node` has saved (`uses`: which of `values` they are), whatever has become of the operands since. None if the
-        function does something else now."""
+    def by_saved(self, number: int, node: FunctionNode, grad: Any) -> Sequence[Any] | None:
+        """The same of the values that `node` has saved, whatever has become of the operands since. None if the function does something else now."""
         state = local.state
-        if state.capture is not None:
-            return None
-        operands, versions, targets = node.context
-        shadows: list[Any] = []
-        for x, version, target in zip(operands, versions, targets, strict=True):
-            storage = shadow_storage(x._storage)
-            if storage.buffer is None or modified(storage, version):
-                storage = realised(Buffer(np.zeros(storage.layout.numel, storage.layout.dtype.np)), storage.layout)
-            shadows.append(wrap(storage, x._layout))
-            shadows[-1]._requires_grad = target is not None
-        trace, state.grad = state.trace, True
+        operands, versions, targets = node.context or self._any()
+        create = state.grad
+        shadows = [self._shadow(k, x, versions[k], targets[k], create) for k, x in enumerate(operands)]
+        before = state.trace, state.capture, state.device, state.plain  # modes are for what the rule does, not for what leads to it
+        state.grad, state.capture, state.device, state.plain = True, None, None, True
         try:
-            watched, found = watch(Eager(), tuple(shadows), lambda: self._run(shadows))
+            watched, found = watch(Eager(), tuple(shadows), lambda: self._run(shadows), known=True)
         finally:
-            state.trace, state.grad = trace, False
+            (state.trace, state.capture, state.device, state.plain), state.grad = before, create
         if watched is None:
             return None
         values, nodes = self.made(watched, shadows), nodes_of(found, shadows)
         watched.forget()
         if [_layout_of(x) for x in values[len(shadows) :]] != [_layout_of(x) for x in self.values[len(shadows) :]] or len(nodes) != len(self.nodes):
             return None
-        for use, saved in zip(uses, (node.saved or {}).values(), strict=True):
-            there, here = (x if x.__class__ is Storage else x._storage for x in (saved, values[use]))
-            here.trace, here.slot, here.layout, here.buffer = there.trace, there.slot, there.layout, there.buffer
-            here.home, here.writer = there.home, there.writer
+        now: dict[int, tuple[Any, int]] = {k: (x, versions[k]) for k, x in enumerate(operands)}
+        for own, twin in reversed(_alike(node, nodes[number], nodes) if create else [(node, nodes[number])]):
+            twin.freed, twin.next = own.freed, own.next
+            if not own.freed:
+                now.update(zip(own.backward.uses, zip((own.saved or {}).values(), own.versions, strict=True), strict=True))
+        for k, (x, version) in now.items():
+            _become(values[k], x, version)
+            if create and k < len(operands) and x._grad_fn is None and isinstance(targets[k], GradNode):
+                values[k]._grad_fn = None  # `detach_` has taken it
+        if create and nodes[number].__class__ is GradNode:
+            return apply_primitive(nodes[number], grad, node)
         return apply_node(nodes[number], grad, True)
+
+    def _shadow(self, k: int, x: Tensor, version: int, target: Tensor | GradNode | None, create: bool) -> Tensor:
+        """Another handle for operand `k`, as it was when the node was made but perhaps for its values; with its history if `create`."""
+        view = x._layout if (x._layout.origin or x._layout) is _guard(self.shadows[k]) else self.shadows[k]._layout
+        storage = shadow_storage(x._storage)
+        if storage.buffer is None or view is not x._layout or modified(x._storage, version):
+            storage = _zeros(view)
+        storage.version = version
+        shadow: Tensor = wrap(storage, view)
+        shadow._requires_grad = target is not None
+        if create and target is not None:
+            shadow._grad_fn = target if isinstance(target, GradNode) else _before(target)
+        return shadow
+
+    def _any(self) -> tuple[list[Tensor], list[int], list[Tensor | None]]:
+        """What a node whose rule is given nothing does not keep of its operands: any that are laid out like them."""
+        operands = [wrap(_zeros(x._layout), x._layout) for x in self.shadows]
+        return operands, [0] * len(operands), [x if shadow._requires_grad else None for x, shadow in zip(operands, self.shadows, strict=True)]
 
     @staticmethod
     def made(watched: Watched, shadows: Sequence[Any]) -> list[Any]:
@@ -165,7 +181,9 @@ class NodeSteps:
         if trace.__class__ is Eager and not local.state.grad and grad.__class__ is Tensor and grad._storage.buffer is not None:
             found = self._by_steps(trace, node, grad)
         if found is None or settings.verify:
-            saved = None if local.state.grad or self.uses is None else self.call.by_saved(self.number, self.uses, node, grad)
+            if local.state.grad:  # who differentiates twice does so at every step, and running the function twice costs more than its steps save
+                self.call.dismiss()
+            saved = self.call.by_saved(self.number, node, grad)
             expected = self.call.again(self.number, node, grad) if saved is None else saved
             for ours, theirs in zip(found or (), expected, strict=False):
                 assert (ours is None) is (theirs is None)
@@ -224,6 +242,52 @@ class NodeSteps:
         return bool(made)
 
 
+def _zeros(view: Layout) -> Storage:
+    """Memory for a tensor that is laid out so."""
+    last = view.offset + sum((n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True))
+    return realised(Buffer(np.zeros(last + 1 if view.numel else 0, view.dtype.np)), view)
+
+
+def _before(target: Tensor) -> FunctionNode:
+    """A node in the place of a leaf, whose gradients go there: another handle for the leaf has it."""
+    node = function_node("AccumulateGrad", (), (target._layout,), lambda node, grads: (grads[0],))
+    node.next = (target,)
+    return node
+
+
+def _become(value: Any, other: Any, version: int) -> None:
+    """Give a value of a call the memory that another one has, which was saved at a version; other views of the value show it, too."""
+    here, there = (x if x.__class__ is Storage else x._storage for x in (value, other))
+    here.trace, here.slot, here.layout, here.buffer = there.trace, there.slot, there.layout, there.buffer
+    here.home, here.writer = there.home, there.writer
+    here.version += modified(there, version)
+    if value.__class__ is not Storage and other.__class__ is not Storage:
+        value._storage, value._layout = there, other._layout
+
+
+def _alike(own: GradNode, twin: GradNode, nodes: list[Any]) -> list[tuple[Any, Any]]:
+    """Nodes of a call, from one on, and those that its function has made in their places."""
+    made = {id(n) for n in nodes}
+    found, stack = {id(twin): (own, twin)}, [(own, twin)]
+    while stack:
+        a, b = stack.pop()
+        for below in zip(a.next, b.next, strict=True):
+            if id(below[1]) in made and id(below[1]) not in found:
+                found[id(below[1])] = below
+                stack.append(below)
+    return list(found.values())
+
+
+def _apart(call: WatchedCall, node: GradNode, use: int) -> bool:
+    """Whether the rule of a node has only views of an operand, which go on to show what it was when `.data` is set."""
+    if use >= len(call.shadows):
+        return False
+    inputs = node.context[0] if node.__class__ is FunctionNode and node.context is not None else ()  # of `nn.gradient.with_gradient`
+    held = [*(node.saved or {}).values(), *inputs]
+    same = [x for x in held if isinstance(x, Tensor) and x._storage is call.shadows[use]._storage]
+    return bool(same) and not any(x is call.shadows[use] for x in same)
+
+
 def _as_it_was(x: Tensor, target: Tensor | GradNode | None) -> Tensor:
     """An operand without its history, which wants a gradient if it did when the node was made."""
     other: Tensor = wrap(x._storage, x._layout)
@@ -280,7 +344,9 @@ def graph_of(trace: Eager, watched: Watched, found: Any, call: WatchedCall) -> N
         assert rule.uses is not None
         if any(k >= len(watched.operands) + len(watched.members) for k in rule.uses):
             return None
-        plans.append(NodePlan(node.name(), (view,), rule, tuple([-1 if t is None else targets[id(t)] for t in node.next]), tuple(rule.uses)))
+        keeps = bool(rule.uses) or node.saved is not None or (node.__class__ is FunctionNode and node.context is not None)
+        after, apart = tuple([-1 if t is None else targets[id(t)] for t in node.next]), tuple([_apart(call, node, k) for k in rule.uses])
+        plans.append(NodePlan(node.name(), (view,), rule, after, tuple(rule.uses), apart, keeps))
     call.needed = watched.needed({use for plan in plans for use in plan.uses})
     call.emptied()
     return NodePlans(plans, places)

@@ -47,13 +47,16 @@ class Member:
 
 class NodePlan(NamedTuple):
     """A node that a superinstruction makes. `next`: where gradients of its operands go: to operands or, behind those, nodes of these numbers, or -1;
-    `uses`: operands or steps whose values its rule is given, numbered as in `Watched.place`."""
+    `uses`: operands or steps whose values its rule is given, numbered as in `Watched.place`; `apart`: of each, whether the rule has
+    only views of it, so that what `.data` is set to later is nothing to it; `keeps`: whether the node has anything that a pass frees."""
 
     label: str
     outputs: tuple[Layout, ...]
     rule: Any
     next: tuple[int, ...]
     uses: tuple[int, ...]
+    apart: tuple[bool, ...]
+    keeps: bool
 
 
 class NodePlans(NamedTuple):
@@ -71,11 +74,11 @@ compares them (`native/superinstruction.c`); None if it cannot be said."""
 class Watched(Eager):
     """Computes a function as `Eager` does, and notes its steps. `steady`: whether they are all there is to it. Until it is not, no storage shows its
     value to anybody but the steps, as if all were only recorded: whoever reads one, or decides by one, has to ask for it here. `rule`: it gives
-    gradients, which may show the memory of its operands."""
+    gradients, which may show the memory of its operands; `known`: it was watched before, so that all may be computed in whatever mode."""
 
-    def __init__(self, eager: Eager, operands: tuple[Any, ...], rule: bool) -> None:
+    def __init__(self, eager: Eager, operands: tuple[Any, ...], rule: bool, known: bool) -> None:
         super().__init__()
-        self.loose, self.rule = eager.loose, rule
+        self.loose, self.rule, self.known = eager.loose, rule, known
         self.members: list[Member] = []
         self.operands = operands
         self.handles = [x for x in operands if isinstance(x, Tensor)]  # keep the storages, whose numbers nobody else gets
@@ -137,7 +140,7 @@ class Watched(Eager):
         shown = tuple([x[1] if x.__class__ is tuple else x._layout.origin or x._layout for x in operands])
         step = step_of(op, shown, attrs, row_major)
         state = local.state
-        if (step.large and (state.waiting is None or step.slow or not self.rule)) or not possible(state):
+        if not self.known and ((step.large and (state.waiting is None or step.slow or not self.rule)) or not possible(state)):
             raise NotAtOnce
         numbers = tuple([(plain(x[0]), x[1]) if x.__class__ is tuple else x for x in operands])
         t: Tensor = self._computed(Eager.record, op, numbers, attrs, row_major)
@@ -228,7 +231,7 @@ class Watched(Eager):
         numbers = {place: k for k, place in enumerate(given)}
         members = self._numbered(needed, numbers)
         results = tuple([(numbers.get(end[0], -1), *end[1:]) for end in ends])
-        plans = tuple([(node.label, node.outputs, node.rule, node.next, tuple([numbers[u] for u in node.uses])) for node in nodes])
+        plans = tuple([tuple(node._replace(uses=tuple([numbers[u] for u in node.uses]))) for node in nodes])
         try:
             made = hot.Superinstruction(len(given), tuple(members), results, make, told, plans)
         except (ValueError, TypeError):  # there are too many steps, or a number is none that its kernel takes
@@ -301,10 +304,13 @@ for _name in ("read", "parts", "total", "seen", "write", "put", "twin", "materia
 
 
 
-def watch(trace: Eager, operands: tuple[Any, ...], function: Callable[[], Any], rule: bool = False) -> tuple[Watched | None, Any]:
+def watch(
+    trace: Eager, operands: tuple[Any, ...], function: Callable[[], Any], rule: bool = False, known: bool = False
+) -> tuple[Watched | None, Any]:
     """What was watched of a function of these operands, which the caller has to `forget`, or None if something else than steps is to it, an error
-    included; and what the function gave. `trace`: what computes in this thread; `rule`: the function gives gradients."""
-    watched = local.state.trace = Watched(trace, operands, rule)
+    included; and what the function gave. `trace`: what computes in this thread; `rule`: the function gives gradients;
+    `known`: it was watched before."""
+    watched = local.state.trace = Watched(trace, operands, rule, known)
     steady, found = False, None
     try:
         found = function()
