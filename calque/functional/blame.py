@@ -20,7 +20,7 @@ from calque.base.errors import ArgumentError, CalqueError, DTypeError, NotDense,
 from calque.base.text import clipped, described, shown, type_name
 from calque.functional.common import Function, is_number, is_tensor
 from calque.functional.constructing import constructing
-from calque.functional.kinds import foreign, kind_for, sure_kind
+from calque.functional.kinds import as_in_pytorch, foreign, kind_for, sure_kind
 from calque.functional.subclasses import ask, others, public_function
 from calque.observe.source import inside_package
 from calque.record.outputs import stored
@@ -152,8 +152,8 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
         found_none = out_of_memory(error, name, f"the result of ({_all_shown(args, keywords)})")
         return None if found_none is error else found_none
     if (isinstance(error, (CalqueError, NotImplementedError, Warning)) or said(error)) and not is_guess(error):
-        # What is of the wrong kind has no value that could be wrong; classes say themselves what they are made of.
-        of_values = getattr(function, "__name__", "") != "__init__" and isinstance(error, (ArgumentError, ShapeError, OutOfRangeError))
+        # What is of the wrong kind has no value that could be wrong. Classes, and what PyTorch does not have, say themselves what they want.
+        of_values = isinstance(error, (ArgumentError, ShapeError, OutOfRangeError)) and as_in_pytorch(function)
         wrong = wrong_arguments(function, args, keywords, sure_kind) if of_values else ()
         return next((refusal(name, *which) for which in wrong), None)
     if _looked_for(name, error):

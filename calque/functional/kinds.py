@@ -172,6 +172,11 @@ def kind_for(name: str, parameter: inspect.Parameter) -> tuple[str, Callable[[An
     return found or kind_of(CONVENTIONS.get(name, "Any"))
 
 
+def as_in_pytorch(function: Callable[..., Any]) -> bool:
+    """Whether a function is one of PyTorch's, whose errors about kinds are TypeErrors; classes say themselves what they are made of."""
+    return getattr(function, "__module__", "").startswith(("calque.functional", "calque.nn")) and getattr(function, "__name__", "") != "__init__"
+
+
 def sure_kind(name: str, parameter: inspect.Parameter) -> tuple[str, Callable[[Any], bool]] | None:
     """What a parameter asks for by its annotation alone. Of texts nothing: whatever is compared with the names that there are is none of them."""
     found = kind_of(parameter.annotation)

@@ -293,9 +293,16 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "shared buffers are overwritten",
         "calque/record/exclusive.py",
-        "alone = getrefcount(home) <= 4 + home.pins and ((home.owner is None and home.export is None) or not home.shared())",
-        "alone = getrefcount(home) <= 5 + home.pins",
+        "alone = few and ((home.owner is None and home.export is None) or not home.shared())",
+        "alone = few",
         (*RECORD, "tests/functional", "tests/oracle/test_aliasing.py"),
+    ),
+    Mutant(
+        "what is packed stays packed though somebody writes to the weights",
+        "calque/record/exclusive.py",
+        "few = getrefcount(home) <= 4 + home.pins or (let_go(home) and getrefcount(home) <= 4 + home.pins)",
+        "few = getrefcount(home) <= 5 + home.pins",
+        ("tests/run/test_prepacking.py",),
     ),
     Mutant("the version does not count writes", "calque/record/recorder.py", "    storage.version += 1\n", "", (*RECORD, "tests/autograd")),
     # ----------------------------------------------------------------------------------------------------------------- algebra
