@@ -174,7 +174,8 @@ def kind_for(name: str, parameter: inspect.Parameter) -> tuple[str, Callable[[An
 
 def as_in_pytorch(function: Callable[..., Any]) -> bool:
     """Whether a function is one of PyTorch's, whose errors about kinds are TypeErrors; classes say themselves what they are made of."""
-    return getattr(function, "__module__", "").startswith(("calque.functional", "calque.nn")) and getattr(function, "__name__", "") != "__init__"
+    module, name = (getattr(function, word, None) or "" for word in ("__module__", "__name__"))  # generated functions have neither
+    return module.startswith(("calque.functional", "calque.nn")) and name != "__init__"
 
 
 def sure_kind(name: str, parameter: inspect.Parameter) -> tuple[str, Callable[[Any], bool]] | None:
