@@ -291,5 +291,6 @@ def _executable(plan: Plan, direct: Direct, tensors: list[int], args: tuple[Any,
     if any(direct.inputs[k] < few for k in form.prepacking.places):
         form.prepacking.release()  # what runs with these packed keeps memory of results, which a repeat wants
         return form.executable
-    packed = on(plan.device, lambda: form.prepacking.of([storages[c].buffer for c in direct.inputs], True))
+    with LOCK:  # nobody overwrites what is packed meanwhile
+        packed = on(plan.device, lambda: form.prepacking.of([storages[c].buffer for c in direct.inputs], True))
     return (packed or form).executable

@@ -26,7 +26,7 @@ CHANGES = 64  # times that other weights came before as many runs as that, after
 
 
 class Counters:
-    """For `calque.stats()`: how often weights were packed and let go."""
+    """How often weights were packed and let go in this process."""
 
     packed = released = 0
 
@@ -71,9 +71,10 @@ class Prepacking:
             self._changes = CHANGES + 1
             return None
         with _LOCK:
-            self.held, self._used, self._changes = given, 0, 0
+            self.release()  # another thread may have packed the same meanwhile, and nobody would tell who runs that when it no longer holds
+            self.held, self.form, self._used, self._changes = given, form, 0, 0
             _HOLDING.add(self)
-            self.form = form
+            _note()
         Counters.packed += 1
         return form
 
@@ -82,6 +83,7 @@ class Prepacking:
         with _LOCK:
             form, self.form, self.held = self.form, None, []
             _HOLDING.discard(self)
+            _note()
         if form is not None:
             form.executable.outdated = True
             self._runs, self._seen = 0, []
@@ -99,12 +101,19 @@ def _shown(buffers: list[Buffer]) -> bool:
 
 
 _HOLDING: weakref.WeakSet[Prepacking] = weakref.WeakSet()
+_BUFFERS: set[int] = set()
+"""The addresses of all buffers that are held; also those of programs that are gone, until the next change."""
 _LOCK = threading.RLock()
+
+
+def _note() -> None:
+    _BUFFERS.clear()
+    _BUFFERS.update(id(b) for prepacking in list(_HOLDING) for b in prepacking.held)
 
 
 def let_go(buffer: Buffer) -> bool:
     """Whether a program kept this buffer for what it has packed, which is over: somebody wants to write there."""
-    if not _HOLDING:
+    if id(buffer) not in _BUFFERS:  # asked for every value that a step replaces and somebody else has
         return False
     with _LOCK:
         found = [prepacking for prepacking in _HOLDING if any(b is buffer for b in prepacking.held)]

@@ -13,6 +13,7 @@ import calque
 from calque import nn
 from calque.base.native import hot
 from calque.run import prepacking
+from calque.run.buffer import Buffer
 
 F = nn.functional
 RUNS = prepacking.AFTER + 3
@@ -230,3 +231,24 @@ def test_two_batch_sizes_and_two_threads_count() -> None:
                     np.testing.assert_allclose(answers(net, given, 1)[0], result, rtol=2e-4, atol=2e-4)
     finally:
         calque.set_num_threads(threads)
+
+
+def test_of_two_threads_that_pack_the_same_one_is_told_when_it_no_longer_holds() -> None:
+    class Form:
+        def __init__(self) -> None:
+            self.executable = type("Executable", (), {"outdated": False, "packed_bytes": 8})()
+
+    forms: list[Form] = []
+
+    def make(weights: dict[int, Any]) -> Form:
+        forms.append(form := Form())
+        if len(forms) == 1:  # the second thread comes while the first packs
+            both.of(buffers, True)
+        return form
+
+    buffers = [Buffer(np.ones(4, np.float32))]
+    both = prepacking.Prepacking((0,), make)
+    assert both.of(buffers, True) is forms[0] is both.form
+    assert [form.executable.outdated for form in forms] == [False, True]
+    both.release()
+    assert forms[0].executable.outdated

@@ -261,7 +261,7 @@ def _entry(blocking: Blocking) -> str:
     note(b, "%scratch", WHOLE, 0)
     hand_over(b, CONVOLUTIONS, count, (image, weights, result, space))
     given = weights_of(b, weights, space)
-    shared = b.select(given.packed, given.ready, given.space, "ptr")
+    shared = b.select(given.packed, given.place, given.space, "ptr")
     with b.when(b.compare("eq", count, 1)):
         w = read_conv(b, base)
         joined = b.both(b.compare("eq", w["result_grid_rows"], 1), b.compare("eq", w["result_column_step"], 1))
@@ -280,7 +280,7 @@ def _entry(blocking: Blocking) -> str:
             b.assign(packed, b.add(b.read(packed), size))
 
     def pack(block: str, place: str) -> None:
-        b.call("pack_weights", "i64 %thread", "i64 %threads", f"ptr {given.plain}", f"ptr {block}", f"ptr {place}")
+        b.call("pack_weights", "i64 %thread", "i64 %threads", f"ptr {given.place}", f"ptr {block}", f"ptr {place}")
 
     with b.instead(given.alone):
         each_block(pack)

@@ -240,8 +240,8 @@ def matmul_entry(blocking: Blocking, adds: bool = False) -> str:
     ready, alone = "null", "false"
     if not blocking.narrow:
         given = weights_of(b, operands[WEIGHTS], space)
-        operands[WEIGHTS], space, alone = given.plain, given.space, given.alone
-        ready = b.select(given.packed, given.ready, "null", "ptr")
+        operands[WEIGHTS], space, alone = given.place, given.space, given.alone
+        ready = b.select(given.packed, given.place, "null", "ptr")
     w = {name: b.word("%args", inputs + 2 + index) for index, name in enumerate(words)}
     total, dims = w["products"], b.byte_at("%args", 8 * (inputs + 2 + len(words)))
 

@@ -23,24 +23,20 @@ WEIGHTS = 1
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights and the workspace of a call. `packed`: whether they lie at `ready`; `alone`: whether the call is to pack them, into `space`."""
+    """The weights and the workspace of a call. `packed`: whether they lie at `place` as they are packed; `alone`: whether the call is to pack
+    them, into `space`."""
 
-    plain: str
+    place: str
     space: str
     packed: str
     alone: str
 
-    @property
-    def ready(self) -> str:
-        """Where they lie packed, if they do."""
-        return self.plain
-
 
 def weights_of(b: Builder, weights: str, space: str) -> Weights:
     """Of two addresses as a call has them."""
-    plain, packed = _told(b, weights, PACKED)
+    place, packed = _told(b, weights, PACKED)
     workspace, alone = _told(b, space, TO_PACK)
-    return Weights(plain, workspace, packed, alone)
+    return Weights(place, workspace, packed, alone)
 
 
 def _told(b: Builder, pointer: str, bit: int) -> tuple[str, str]:

@@ -31,6 +31,7 @@ PRODUCT = ("ptr %private", "ptr %a", "i64 %a_row", "i64 %a_depth", "ptr %b", "i6
 GEMM_PARAMETERS = ("i64 %thread", "i64 %threads", *PRODUCT, "i64 %block", "i64 %cut", "i64 %near")
 """The last three are the words of :mod:`schedule`."""
 READY = "ptr %ready"
+"""B as `gemm_pack` has packed it; null if it is packed on the way."""
 AHEAD = ("ptr %ahead", "i64 %ahead_step")
 """Where the part of a packed B lies that comes next (null: it is not packed yet), and how many elements of it are fetched per k."""
 SUMS = ("ptr %sums", "i64 %sums_row", "ptr %added", "i64 %added_row", "i64 %added_column", "ptr %factors")

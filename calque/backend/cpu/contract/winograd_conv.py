@@ -571,11 +571,11 @@ def _conv(blocking: Blocking, form: Form) -> str:
     """The whole convolution: operands as in the entry of the direct kernel."""
     b = Builder(f"{form.prefix}_conv", OPERANDS, blocking, attributes="noinline")
     given = weights_of(b, "%weights", "%shared")
-    values = {"%weights": given.plain, "%shared": given.space}
+    values = {"%weights": given.place, "%shared": given.space}
     names = [f"{kind} {values.get(name, name)}" for kind, name in (operand.replace(" noalias", "").split() for operand in OPERANDS)]
-    names.append(f"ptr {b.select(given.packed, given.ready, 'null', 'ptr')}")
+    names.append(f"ptr {b.select(given.packed, given.place, 'null', 'ptr')}")
     with b.instead(given.alone):
-        b.call(f"{form.prefix}_weights", "i64 %thread", "i64 %threads", f"ptr {given.plain}", "ptr %block", f"ptr {given.space}", "ptr %scratch")
+        b.call(f"{form.prefix}_weights", "i64 %thread", "i64 %threads", f"ptr {given.place}", "ptr %block", f"ptr {given.space}", "ptr %scratch")
     by_rows = b.compare("ne", read_words(b, "%block")["by_rows"], 0)
     b.cases((by_rows, lambda: b.call(f"{form.prefix}_by_rows", *names)),
             default=lambda: b.call(f"{form.prefix}_by_columns", *names))
