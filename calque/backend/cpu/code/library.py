@@ -235,7 +235,9 @@ def _contractions(dtype: str, target: TargetInfo) -> Partition:
 
 def _absent(kind: str, taken: Set[str], library: Partition) -> frozenset[str]:
     """Functions that only other ways call. A function that has another caller than is known in `claims.py` counts as called."""
-    unused = {f: caller for way in contract.ROUTINES[kind].ways if way.name not in taken for f, caller in way.callers.items()}
+    ways = contract.ROUTINES[kind].ways
+    used = {f for way in ways if way.name in taken for f in way.callers}
+    unused = {f: caller for way in ways if way.name not in taken for f, caller in way.callers.items() if f not in used}
     return frozenset(f for f, caller in unused.items() if [re.sub("_b?f[0-9]+$", "", c) for c in library.callers(f)] == [caller])
 
 

@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from calque.backend.cpu.contract.broadcast import is_broadcast
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.conv_words import BLOCK_WORDS, CONV_WORDS
 from calque.backend.cpu.contract.depth import packed_depth
@@ -84,6 +85,7 @@ CONVOLUTIONS = (
     Way("joint", "joint_grad", CONVOLUTION, pairs=True, claim=lambda c: c.jointly(), mark=-5),
     BlockWay("flat", "flat_convolve", "convolve", takes=is_flat, packs="flat_pack_weights"),
     BlockWay("near", "near_convolve", "convolve", takes=is_near),
+    BlockWay("broadcast", "broadcast_convolve", "convolve", takes=is_broadcast, packs="direct_pack_weights"),
     BlockWay("direct", "direct_convolve", "convolve", pairs=True, takes=is_direct, packs="direct_pack_weights"),
     BlockWay("strided", "strided_convolve", "convolve", takes=is_strided),
     BlockWay("patches", "conv_chunk", "convolve", claim=lambda c: c.by_blocks()),

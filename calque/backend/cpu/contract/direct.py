@@ -14,7 +14,7 @@ from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.conv_words import read_conv
 from calque.backend.cpu.contract.depth import packed_depth, panel_rows
 from calque.backend.cpu.contract.finish import begin, finish
-from calque.backend.cpu.contract.near import SAME_SETS_BYTES, is_near
+from calque.backend.cpu.contract.near import SAME_SETS_BYTES
 from calque.backend.cpu.contract.pack import read_patch, valid_lanes
 from calque.backend.cpu.contract.target import CONVOLUTION_BYTES, Blocking
 from calque.backend.cpu.contract.tiles import bias_parameter, lines_at_once, tile_array, tile_size
@@ -23,8 +23,6 @@ from calque.base.dataclass import dataclass
 IMAGE_BYTES = 256 << 10
 """Wanted size of a packed block: it shares the second-level cache with a panel of weights."""
 TABLE_BYTES = 256 << 10
-PLAIN_BYTES = 1 << 20
-PLAIN_DEPTH = 128
 LEAST_DEPTH = 16
 LONG_DEPTH = 96
 LEAST_COLUMNS = 4
@@ -84,7 +82,7 @@ def is_direct(b: Builder, p: Words, w: Words) -> str:
     waste = b.sub(b.mul(b.ceil_div(w["rows"], 2 * lanes), 2 * lanes), w["rows"])
     conditions = [
         b.compare("eq", w["patches"], 0),
-        *_worth(b, p, w, layout),
+        *_worth(b, w, layout),
         b.compare("sle", layout.depth, TABLE_BYTES // 4),
         b.compare("sle", b.mul(waste, 4), w["rows"]),
         b.compare("sge", p["grid_columns"], LEAST_COLUMNS),
@@ -93,22 +91,14 @@ def is_direct(b: Builder, p: Words, w: Words) -> str:
     return b.both(*conditions)
 
 
-def _worth(b: Builder, p: Words, w: Words, layout: DirectRows) -> tuple[str, ...]:
+def _worth(b: Builder, w: Words, layout: DirectRows) -> tuple[str, ...]:
     """Against the ways that pack patches, which bfloat16 has not."""
     if b.blocking.narrow:
         return ()
     # Tiles are turned into columns of planes; planes a multiple of 2 KiB apart compete for the same cache sets.
     apart = b.compare("ne", b.rem(w["result_channel_step"], SAME_SETS_BYTES // b.blocking.item_bytes), 0)
-    return (b.either(b.compare("sgt", layout.taps, 1), _plain(b, p, w, layout)),
+    return (b.compare("sgt", layout.taps, 1),
             b.both(b.compare("sge", layout.depth, LEAST_DEPTH), b.either(b.compare("sge", layout.depth, LONG_DEPTH), apart)))
-
-
-def _plain(b: Builder, p: Words, w: Words, layout: DirectRows) -> str:
-    """A matrix product on whole planes that cannot be read in place: worth turning tiles only for long sums whose operand stays in the cache."""
-    flat = b.both(b.compare("eq", p["grid_rows"], 1), b.compare("eq", w["result_column_step"], 1))
-    near = b.compare("sle", b.mul(w["channels"], layout.channel), PLAIN_BYTES // b.blocking.item_bytes)
-    packed = b.compare("eq", b.select(is_near(b, p, w), 0, 1), 1)
-    return b.both(packed, b.both(b.both(flat, b.compare("eq", p["column_stride"], 1)), b.both(near, b.compare("sge", w["channels"], PLAIN_DEPTH))))
 
 
 def direct_functions(blocking: Blocking) -> str:

@@ -30,7 +30,7 @@ from calque.backend.cpu.contract.winograd import Form
 from calque.ops.attention import MOST_QUERIES_IN_PLACE
 
 CHOSEN = re.compile(
-    r"((outer|beside)(_narrow|_half)?|apart|apart_narrow|dot|stream|plane_tile)_\d+|(table|small)_tile_\d+x\d+|int4_tile_\d|gemm_(dot|row|direct|grid|part)|small_products?"
+    r"((outer|beside)(_narrow|_half)?|apart|apart_narrow|pixels|dot|stream|plane_tile)_\d+|(table|small)_tile_\d+x\d+|int4_tile_\d|gemm_(dot|row|direct|grid|part)|small_products?"
     r"|pack_(tall|wide)|row_group|rows_beside|beside_tile|attention_few|few_\w+|pack_rows_(short\w+|unit|strided)"
     r"|winograd\w*_run_(whole|half|apart)|depthwise_\dx\dx\d"
 )
@@ -162,6 +162,8 @@ def _convolution(c: Conv2d | Conv2dInputGrad | Conv2dWeightGrad, ways: frozenset
         elif way in ("joint", "direct"):
             grid = tuple(-(-size // 2) for size in c.size) if way == "joint" else c.out_size if isinstance(c, Conv2d) else c.size
             yield from _table(grid[0], grid[1], blocking)
+        elif way == "broadcast":
+            yield from (f"pixels_{count}" for count in _cut(pixels, blocking.tile_rows))
         elif way == "flat":
             lines = (c.out_size if isinstance(c, Conv2d) else c.size)[0]
             yield f"depthwise_{c.kernel[0]}x{c.stride[0]}x{ROWS_AT_ONCE if lines >= ROWS_AT_ONCE else 1}"

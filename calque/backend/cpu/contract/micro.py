@@ -2,7 +2,7 @@
 
 ``outer_R``: C[R, 2 vectors] (=|+=) sum_k A[k, R] * B[k, 2 vectors] with A packed in rows of ``row_stride`` elements.
 ``outer_narrow_R``: the same for one vector of columns, with the same order of additions. ``outer_half_R``: for half a vector, where there are
-enough rows. ``apart_R``, ``apart_narrow_R``: the same two for operands near by, with an A that is not packed:
+enough rows. ``pixels_R``: for the elements of A[k] side by side, rows ``a_step`` apart. ``apart_R``, ``apart_narrow_R``: the same two for operands near by, with an A that is not packed:
 A[r, k] at ``r * a_row + k * a_depth``; ``beside_R``, ``beside_narrow_R``, ``beside_half_R``: the three
 for such an A and two heights of panels.
 ``dot_R``: C[R, D] (=|+=) sum_k A[R, k] * B[D, k] with k contiguous in both and a multiple of the vector width. ``stream_R``: the same for so
@@ -20,6 +20,7 @@ from calque.backend.cpu.contract.target import Blocking
 _PRODUCT = ("ptr noalias readonly %b", "i64 %b_step", "ptr %c0", "ptr %c1", "i64 %c_step", "i1 %accumulate")
 OUTER_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", *_PRODUCT, "ptr %next", "i64 %next_step")
 """The last two: what will be needed next is fetched meanwhile, from here on and so many elements on per k."""
+PIXEL_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "i64 %a_step", *_PRODUCT, "ptr %next", "i64 %next_step")
 APART_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "i64 %a_row", "i64 %a_depth", *_PRODUCT)
 FETCH_STEPS = 8
 """Steps of k from the fetch of one row of C to that of the next. All rows at once would keep every miss buffer of the core busy with memory, and
@@ -75,6 +76,12 @@ def apart_kernels(blocking: Blocking) -> str:
     return "".join(parts)
 
 
+def pixel_kernels(blocking: Blocking) -> str:
+    """The outer-product kernels for rows of A that lie in planes."""
+    parts = [_outer(f"pixels_{rows}", rows, 2, blocking, planes=True) for rows in range(1, blocking.tile_rows + 1)]
+    return "".join([*parts, _dispatch("pixels", blocking.tile_rows, PIXEL_PARAMETERS, blocking)])
+
+
 def dot_kernels(blocking: Blocking) -> str:
     """All row counts of the dot kernels and the functions that choose among them."""
     parts = []
@@ -92,17 +99,18 @@ def _dispatch(family: str, largest: int, parameters: tuple[str, ...], blocking: 
     return b.text()
 
 
-def _outer(name: str, rows: int, vectors: int, blocking: Blocking, apart: bool = False, far: bool = False) -> str:
-    b = Builder(name, APART_PARAMETERS if apart else OUTER_PARAMETERS, blocking, attributes="noinline")
+def _outer(name: str, rows: int, vectors: int, blocking: Blocking, apart: bool = False, far: bool = False, planes: bool = False) -> str:
+    parameters = APART_PARAMETERS if apart else PIXEL_PARAMETERS if planes else OUTER_PARAMETERS
+    b = Builder(name, parameters, blocking, attributes="noinline")
     lanes = blocking.lanes
     # Several pointers into an A that is not packed: one that walks from row to row would be a chain of additions as long as the products.
     together = ROWS_PER_POINTER if apart else rows
     moving = {"%pb": ("%b", "%b_step")}
     for row in range(0, rows, together):
-        moving[f"%pa{row}"] = (b.at("%a", b.mul(row, "%a_row")), "%a_depth") if apart else ("%a", str(blocking.row_stride))
+        moving[f"%pa{row}"] = (b.at("%a", b.mul(row, "%a_row")), "%a_depth") if apart else ("%a", "%a_step" if planes else str(blocking.row_stride))
     places = [b.mul(row % together, "%a_row") if apart else row for row in range(rows)]
     sums = [[f"%s{row}.{part}" for part in range(vectors)] for row in range(rows)]
-    fetched = 0 if apart and not far else rows
+    fetched = 0 if planes or (apart and not far) else rows
     starts = {}
     if blocking.shifted:  # behind the last k of a panel
         behind = b.mul("%depth", blocking.row_stride)

@@ -25,16 +25,17 @@ SAME_SETS_BYTES = 2 << 10
 Words = Mapping[str, str]
 
 
-def is_near(b: Builder, p: Words, w: Words) -> str:
-    """Whether planes are read where they lie: one tap, rows joined, whole vectors, and channels that do not compete for the same cache sets."""
+def is_one_tap(b: Builder, p: Words, w: Words) -> str:
+    """Whether planes of the image become planes of the result pixel by pixel, both as they lie: one tap, nothing skipped, rows joined."""
     ones = (p["tap_rows"], p["tap_columns"], p["column_stride"], p["column_step"], p["grid_rows"], w["result_grid_rows"], w["result_column_step"])
-    zeros: tuple[Value, ...] = (w["patches"], p["row_offset"], p["column_offset"], b.rem(p["grid_columns"], b.blocking.lanes))
-    result = b.compare("ne", b.rem(p["channel_step"], SAME_SETS_BYTES // b.blocking.item_bytes), 0)
-    for value in ones:
-        result = b.both(result, b.compare("eq", value, 1))
-    for zero in zeros:
-        result = b.both(result, b.compare("eq", zero, 0))
-    return result
+    zeros: tuple[Value, ...] = (w["patches"], p["row_offset"], p["column_offset"])
+    return b.both(*(b.compare("eq", value, 1) for value in ones), *(b.compare("eq", zero, 0) for zero in zeros))
+
+
+def is_near(b: Builder, p: Words, w: Words) -> str:
+    """Whether planes are read where they lie: one tap, whole vectors, and channels that do not compete for the same cache sets."""
+    apart = b.compare("ne", b.rem(p["channel_step"], SAME_SETS_BYTES // b.blocking.item_bytes), 0)
+    return b.both(is_one_tap(b, p, w), apart, b.compare("eq", b.rem(p["grid_columns"], b.blocking.lanes), 0))
 
 
 def near_functions(blocking: Blocking) -> str:
