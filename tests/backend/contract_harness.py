@@ -1,8 +1,13 @@
-"""Compile the contraction library in memory and run it on NumPy arrays with any number of threads."""
+"""Compile the contraction library in memory and run it on NumPy arrays with any number of threads.
+
+Memory that nobody has written to holds subnormal numbers here, and on x86 no kernel may compute with one: lanes that hold no value must hold zeros,
+not what was there before, as a multiplication of a subnormal number takes some processors a hundred times as long.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -22,6 +27,7 @@ from calque.backend.cpu.text.runtime_text import BEHIND_SCRATCH
 
 Array = NDArray[Any]
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+WATCH = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 BARRIER = """
 declare i32 @sched_yield()
 define void @calque_barrier(ptr %b, i64 %n) {
@@ -55,6 +61,36 @@ done:
 """
 
 
+FLAGS = """
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+define i64 @subnormals(ptr %f, i64 %thread, i64 %threads, ptr %barrier, ptr %scratch, ptr %words) {
+entry:
+  %place = alloca i32, align 4
+  call void @llvm.x86.sse.stmxcsr(ptr %place)
+  %before = load i32, ptr %place, align 4
+  %clear = and i32 %before, -64
+  store i32 %clear, ptr %place, align 4
+  call void @llvm.x86.sse.ldmxcsr(ptr %place)
+  call void %f(i64 %thread, i64 %threads, ptr %barrier, ptr %scratch, ptr %words)
+  call void @llvm.x86.sse.stmxcsr(ptr %place)
+  %after = load i32, ptr %place, align 4
+  %shifted = lshr i32 %after, 1
+  %bit = and i32 %shifted, 1
+  %flag = zext i32 %bit to i64
+  store i32 %before, ptr %place, align 4
+  call void @llvm.x86.sse.ldmxcsr(ptr %place)
+  ret i64 %flag
+}
+"""
+"""Run a kernel and tell whether it computed with a subnormal number."""
+SUBNORMAL = 0x0001_2345_0001_2345
+"""One of float64, two of float32."""
+WATCHED = platform.machine().lower() in ("x86_64", "amd64")
+"""Whether there are such flags. Vectors of 64 bytes are watched, whose masks cost nothing; attention is not, which computes with a vector of lanes
+that it hides here and there, not with whole panels of them."""
+
+
 def host_target() -> PlainUnit:
     """The target of this machine."""
     features = frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
@@ -69,8 +105,16 @@ def aligned(count: int, dtype: Any) -> Array:
     return raw[start : start + count * item].view(dtype)
 
 
+def untouched(nbytes: int) -> Array:
+    """Bytes on a 64-byte boundary that nobody has written to."""
+    found = aligned(-(-nbytes // 8), np.int64)
+    found[:] = SUBNORMAL
+    return found.view(np.uint8)
+
+
 def _object_code(machine: llvm.TargetMachine, dtype: str, target: PlainUnit) -> bytes:
-    module = llvm.parse_assembly(module_ir(dtype, target).replace("declare void @calque_barrier(ptr, i64)", BARRIER))
+    text = module_ir(dtype, target).replace("declare void @calque_barrier(ptr, i64)", BARRIER)
+    module = llvm.parse_assembly(text + FLAGS * WATCHED)
     module.verify()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
     pass_list(TIGHT).run(module, builder)  # as the library is compiled, but for addresses
@@ -96,7 +140,7 @@ class Library:
         self.engine.finalize_object()
         self.pools: dict[int, ThreadPoolExecutor] = {}
         self.barrier = np.zeros(64, np.int64)
-        self.scratch = [aligned(SCRATCH_BYTES + BEHIND_SCRATCH, np.uint8) for _ in range(4)]
+        self.scratch = [untouched(SCRATCH_BYTES + BEHIND_SCRATCH) for _ in range(4)]
         for scratch in self.scratch:
             scratch[SCRATCH_BYTES:] = 0  # no epilogue
 
@@ -110,8 +154,10 @@ class Library:
     ) -> Any:  # fmt: skip
         """A function of the thread count and of how often to run the kernel (repeats are for timing only). `to_pack`: memory for weights, which is
         all that is to be filled; `packed`: operands that such a call has packed."""
-        function = KERNEL(self.engine.get_function_address(symbol(kind, self.dtype)))
-        workspace = aligned(params.workspace_bytes(self.dtype, self.target) + 64, np.uint8)
+        function = self.engine.get_function_address(symbol(kind, self.dtype))
+        clean = WATCHED and self.target.vector_bytes == 64 and "attention" not in kind
+        kernel, watched = KERNEL(function), WATCH(self.engine.get_function_address("subnormals")) if clean else None
+        workspace = untouched(params.workspace_bytes(self.dtype, self.target) + 64)
         buffers = [0 if a is None else a.ctypes.data for a in (*inputs, *outputs)]
         for operand, memory in (packed or {}).items():
             buffers[operand] = memory.ctypes.data | PACKED
@@ -119,16 +165,33 @@ class Library:
         words = np.array([*buffers, space, *params.words()], np.int64)
         barrier = self.barrier.ctypes.data
 
-        def part(thread: int, threads: int, repeats: int) -> None:
+        def part(thread: int, threads: int, repeats: int) -> bool:
+            place = self.scratch[thread].ctypes.data
+            if watched is not None and repeats == 1:
+                return bool(watched(function, thread, threads, barrier, place, words.ctypes.data))
             for _ in range(repeats):
-                function(thread, threads, barrier, self.scratch[thread].ctypes.data, words.ctypes.data)
+                kernel(thread, threads, barrier, place, words.ctypes.data)
+            return False
 
-        def run(threads: int, repeats: int = 1, keep: Any = (inputs, outputs, workspace, to_pack, packed)) -> None:
+        def met(threads: int, repeats: int, untouched: int) -> bool:
+            """Run it; whether any thread computed with a subnormal number, where memory that nobody has written to holds this one."""
+            workspace.view(np.int64)[:] = untouched
+            for scratch in self.scratch[:threads]:
+                scratch[:SCRATCH_BYTES].view(np.int64)[:] = untouched
             pool = self.pools.setdefault(threads, ThreadPoolExecutor(max(threads - 1, 1)))
             others = [pool.submit(part, thread, threads, repeats) for thread in range(1, threads)]
-            part(0, threads, repeats)
-            for other in others:
-                other.result()
+            return any([part(0, threads, repeats), *(other.result() for other in others)])
+
+        def run(threads: int, repeats: int = 1, keep: Any = (inputs, outputs, workspace, to_pack, packed)) -> None:
+            before = [None if a is None else a.copy() for a in outputs]
+            if met(threads, repeats, SUBNORMAL):
+                found = [None if a is None else a.copy() for a in outputs]
+                for a, old in zip(outputs, before, strict=True):
+                    if a is not None:
+                        a[...] = old
+                assert met(threads, repeats, 0), "the kernel computed with subnormal numbers from memory that nobody had written to"
+                for a, new in zip(outputs, found, strict=True):
+                    assert a is None or a.tobytes() == new.tobytes()
 
         return run
 

@@ -18,6 +18,7 @@ from calque.backend.cpu.code import library, llvm
 from calque.backend.cpu.compile.objects import CodeMemory
 from calque.backend.cpu.compile.target import current
 from calque.backend.cpu.contract import claims
+from calque.backend.cpu.contract.broadcast import is_broadcast
 from calque.backend.cpu.contract.builder import Builder
 from calque.backend.cpu.contract.conv_words import CONV_WORDS, read_conv
 from calque.backend.cpu.contract.direct import is_direct
@@ -27,17 +28,18 @@ from calque.backend.cpu.contract.pack import PATCH_WORDS, read_patch
 from calque.backend.cpu.contract.product_words import blocking_for
 from tests.backend.test_cpu_objects import ELSEWHERE, compiled
 
-WAYS = ("patches", "near", "direct", "flat", "strided")
+WAYS = ("patches", "near", "direct", "flat", "strided", "broadcast")
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def decision() -> int:
-    """Address of a native function (block, result): 4 for strided, 3 for flat, 2 for direct, 1 for near, 0 else."""
+    """Address of a native function (block, result): 5 for broadcast, 4 for strided, 3 for flat, 2 for direct, 1 for near, 0 else."""
     b = Builder("decide", ("ptr %block", "ptr %result"), blocking_for("float32", current()), linkage="")
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
-    flat, direct, near = is_flat(b, p, w), is_direct(b, p, w), is_near(b, p, w)
+    flat, direct, near, broadcast = is_flat(b, p, w), is_direct(b, p, w), is_near(b, p, w), is_broadcast(b, p, w)
     strided = b.select(b.compare("ne", w["strided"], 0), 4, 0)
-    b.emit(f"store i64 {b.select(flat, 3, b.select(direct, 2, b.select(near, 1, strided)))}, ptr %result")
+    packed = b.select(broadcast, 5, b.select(direct, 2, strided))
+    b.emit(f"store i64 {b.select(flat, 3, b.select(near, 1, packed))}, ptr %result")
     text = b.text().replace("#0", "nounwind")
     data = llvm.compile_all([llvm.Source(lambda: text, 1)], current())[0]
     return llvm.Loader().load([(data, ["decide"])])[0]
@@ -75,6 +77,17 @@ def test_the_evaluated_choice_is_the_native_one(seed: int) -> None:
     assert min(found.count(way) for way in WAYS) > 100
 
 
+def test_weights_are_packed_for_the_way_that_reads_them(seed: int) -> None:
+    """The first way with a packing of its own that takes a block packs it, so it must be the one that has it, or nobody who has it may pack."""
+    b, rng, blocking = claims.Evaluator(blocking_for("float32", current())), random.Random(seed), blocking_for("float32", current())
+    for _ in range(5000):
+        block = random_block(rng)
+        p, w = dict(zip(PATCH_WORDS, block, strict=False)), dict(zip(CONV_WORDS, block[len(PATCH_WORDS) :], strict=True))
+        packers = [way for way in claims.BLOCKS if way.packs and way.takes(b, p, w) == "1"]
+        way = claims._block_way(tuple(block), blocking)
+        assert way is not None and (packers[0] is way if way.packs else not packers), block
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_functions_of_a_way_have_no_other_callers(dtype: str) -> None:
     cut = library._contractions(dtype, current())
@@ -83,7 +96,8 @@ def test_the_functions_of_a_way_have_no_other_callers(dtype: str) -> None:
         functions = {f for way in named.values() for f in way.callers}
         assert functions <= set(cut.functions) and library._absent(kind, frozenset(), cut) == functions
         for name, way in named.items():
-            assert library._absent(kind, frozenset(named) - {name}, cut) == set(way.callers)
+            others = {f for other in named.values() if other is not way for f in other.callers}
+            assert library._absent(kind, frozenset(named) - {name}, cut) == set(way.callers) - others
 
 
 def test_a_new_caller_keeps_a_function(monkeypatch: pytest.MonkeyPatch) -> None:

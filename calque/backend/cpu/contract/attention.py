@@ -113,7 +113,7 @@ def _panel(blocking: Blocking) -> str:
     b.call("attention_softmax", "ptr %tile", f"i64 {active}", f"i64 {plain}", f"i64 {before}", "ptr %top", "ptr %total",
            f"ptr {factors}")
     with b.when("%more"):
-        scaled_rows(b, "%output", factors, width, wide_out)
+        scaled_rows(b, "%output", factors, "%count", wide_out)
     with b.loop(0, "%count", tall) as query:
         rows = b.min(b.sub("%count", query), tall)
         depth = b.select(causal, b.clamp(b.add(before, b.add(query, rows)), 0, active), active)

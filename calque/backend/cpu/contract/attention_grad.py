@@ -80,14 +80,17 @@ def _slopes(blocking: Blocking) -> str:
         for half in (0, 1):
             weight = b.at("%weights", b.add(b.mul(index, width), half * lanes))
             slope = b.at("%slopes", b.add(b.mul(index, "%slopes_step"), half * lanes))
-            t = b.fma(b.load_vector(weight), factor, lse)
+            score, gradient = b.load_vector(weight), b.load_vector(slope)
+            if masked:  # nothing of an unseen key, not even its NaN; what was never computed may be subnormal, too
+                seen = b.lanes_between(0, b.sub(b.add(b.sub(index, "%offset"), 1), half * lanes))
+                score, gradient = (pick(b, seen, x, "zeroinitializer") for x in (score, gradient))
+            t = b.fma(score, factor, lse)
             value = exp2(b, pick(b, compare(b, "ogt", t, limit), limit, t))
             if masked:
-                seen = b.lanes_between(0, b.sub(b.add(b.sub(index, "%offset"), 1), half * lanes))
                 value = pick(b, seen, value, "zeroinitializer")
             b.store_vector(value, weight)
-            found = b.op("fmul", b.op("fmul", value, scale), b.op("fsub", b.load_vector(slope), delta))
-            if masked:  # nothing of an unseen key, not even its NaN
+            found = b.op("fmul", b.op("fmul", value, scale), b.op("fsub", gradient, delta))
+            if masked:
                 found = pick(b, seen, found, "zeroinitializer")
             b.store_vector(found, slope)
 

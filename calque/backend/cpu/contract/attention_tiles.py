@@ -12,6 +12,7 @@ from functools import partial
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.micro import apart_kernels
+from calque.backend.cpu.contract.pack import clear_second_vector
 from calque.backend.cpu.contract.target import Blocking
 
 ROWS_AHEAD = 8
@@ -26,9 +27,11 @@ def tile_functions(blocking: Blocking) -> str:
 
 
 def pack(b: Builder, source: str, lane_step: Value, depth_step: Value, count: Value, depth: Value, target: str, width: Value) -> None:
-    """``target[depth][width]`` from a strided matrix, lane by lane."""
+    """``target[depth][width]`` from a strided matrix, lane by lane; a panel of columns as a whole."""
     b.call("pack_panel", f"ptr {source}", f"i64 {lane_step}", f"i64 {depth_step}", f"i64 {count}", f"i64 {depth}", f"ptr {target}",
            f"i64 {width}")
+    if width == b.blocking.tile_columns:
+        clear_second_vector(b, target, depth, count)
 
 
 def multiply(b: Builder, rows: Value, depth: Value, left: str, steps: Steps, right: str, right_step: Value, target: str, target_step: Value,

@@ -168,6 +168,11 @@ class Builder(FunctionText):
         return self.let(f"call {self.vector} @llvm.masked.load.{self._suffix}.p0(ptr {pointer}, i32 "
                         f"{self.blocking.item_bytes}, {self.mask} {mask}, {self.vector} zeroinitializer)")
 
+    def load_used(self, pointer: str, mask: str) -> str:
+        """A vector of which only the elements under the mask were written. The others are zero where that costs nothing: they are computed with,
+        and may be subnormal numbers, with which some processors take a hundred times as long."""
+        return self.load_vector(pointer) if self.blocking.target.vector_bytes <= 16 else self.load_masked(pointer, mask)
+
     def store_masked(self, value: str, pointer: str, mask: str) -> None:
         """Store the elements whose mask is set."""
         self.emit(f"call void @llvm.masked.store.{self._suffix}.p0({self.vector} {value}, ptr {pointer}, i32 "

@@ -15,7 +15,7 @@ from calque.backend.cpu.contract.conv_words import read_conv
 from calque.backend.cpu.contract.depth import packed_depth, panel_rows
 from calque.backend.cpu.contract.finish import begin, finish
 from calque.backend.cpu.contract.near import SAME_SETS_BYTES
-from calque.backend.cpu.contract.pack import read_patch, valid_lanes
+from calque.backend.cpu.contract.pack import clear_second_vector, read_patch, valid_lanes
 from calque.backend.cpu.contract.target import CONVOLUTION_BYTES, Blocking
 from calque.backend.cpu.contract.tiles import bias_parameter, lines_at_once, tile_array, tile_size
 from calque.base.dataclass import dataclass
@@ -131,8 +131,9 @@ def _pack_weights(blocking: Blocking) -> str:
         start, first = b.mul(part, blocking.depth), b.mul(panel, width)
         source = b.operand_at("%weights", b.dot((group, w["weight_group_step"]), (first, w["weight_row_step"]), (w["weight_offset"], 1)))
         target = b.at("%shared", b.mul(b.add(b.mul(rest, depth), start), width))
-        b.call("weight_panel", f"ptr {source}", "ptr %block", f"i64 {start}", f"i64 {b.min(b.sub(depth, start), blocking.depth)}",
-               f"i64 {b.min(b.sub(w['rows'], first), width)}", f"ptr {target}", f"i64 {width}")
+        length, count = b.min(b.sub(depth, start), blocking.depth), b.min(b.sub(w["rows"], first), width)
+        b.call("weight_panel", f"ptr {source}", "ptr %block", f"i64 {start}", f"i64 {length}", f"i64 {count}", f"ptr {target}", f"i64 {width}")
+        clear_second_vector(b, target, length, count)
     return b.text()
 
 

@@ -214,7 +214,8 @@ def _weight_grad(c: Conv2dWeightGrad, way: str, blocking: Blocking) -> Iterator[
         yield from (f"dot_{count}" for count in {min(blocking.dot_rows, outputs), outputs % blocking.dot_rows} - {0})
         yield from (*_packed_rows(c, blocking), "pack_rows_unit")
     else:
-        yield from (f"outer_{count}" for size in (channels, outputs) for count in _cut(size, blocking.tile_rows))
+        names = ("outer", "outer_narrow") if 0 < channels % blocking.tile_columns <= blocking.lanes else ("outer",)
+        yield from (f"{name}_{count}" for name in names for size in (channels, outputs) for count in _cut(size, blocking.tile_rows))
 
 
 def _attention(a: Attention, blocking: Blocking) -> Iterator[str]:

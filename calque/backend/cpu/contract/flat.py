@@ -27,6 +27,8 @@ MOST_ROWS = 25
 MOST_DEPTH = 1 << 14
 SUMS_AT = 4 * MOST_DEPTH
 """Behind the table of distances."""
+SLACK = 16
+"""Vectors behind the planes that tiles read."""
 SUM_BYTES = 1 << 20
 PLANES_AT = SUMS_AT + SUM_BYTES
 NEAR_BYTES = 24 << 10
@@ -81,7 +83,7 @@ def block_layout(b: Builder, p: Words, channels: Value, wanted: Value) -> FlatRo
 def is_flat(b: Builder, p: Words, w: Words) -> str:
     """Whether a block of parameters takes this path."""
     layout, item = block_layout(b, p, w["channels"], wanted_bytes(b, w["channels"])), b.blocking.item_bytes
-    slack = 16 * b.blocking.lanes
+    slack = SLACK * b.blocking.lanes
     depth = b.mul(w["channels"], layout.taps)
     sums = b.mul(b.add(b.mul(layout.block_rows, layout.columns), slack), 4 * item)
     planes = b.mul(b.add(b.mul(w["channels"], layout.channel), slack), item)
@@ -326,6 +328,9 @@ def _pack(b: Builder, batch: _Batch) -> None:
                  f"i64 {layout.columns}", f"i64 {b.mul(batch.units, w['channels'])}", f"i64 {p['channel_step']}",
                  f"i64 {layout.channel}", f"ptr {batch.planes}")
     b.cases((apart, lambda: b.call("flat_pack_apart", *arguments)), default=lambda: b.call("flat_pack_plane", *arguments))
+    end = b.at(batch.planes, b.mul(b.mul(batch.units, w["channels"]), layout.channel))
+    for vector in range(SLACK):  # what the last tiles read behind the last plane
+        b.store_vector("zeroinitializer", b.at(end, vector * b.blocking.lanes))
 
 
 def _multiply(b: Builder, batch: _Batch, first: Value, count: Value) -> None:

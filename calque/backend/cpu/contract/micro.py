@@ -40,6 +40,11 @@ def panel_behind(b: Builder, a: str, depth: Value) -> tuple[str, str]:
     return f"ptr {b.at(a, b.mul(depth, b.blocking.row_stride))}", f"i64 {b.blocking.row_stride}"
 
 
+def multiply(b: Builder, columns: Value, *operands: str) -> None:
+    """A row panel by a column panel with so many columns left: one vector of columns where that holds them."""
+    b.cases((b.compare("sle", columns, b.blocking.lanes), lambda: b.call("outer_narrow", *operands)), default=lambda: b.call("outer", *operands))
+
+
 def outer_kernels(blocking: Blocking) -> str:
     """All row counts of the outer-product kernels and the functions that choose among them."""
     parts = []

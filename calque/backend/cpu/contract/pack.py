@@ -152,14 +152,14 @@ def _copy_out_vectors(b: Builder) -> None:
     with b.loop(0, "%columns", lanes) as column:
         mask = b.lanes_between(0, b.min(b.sub("%columns", column), lanes))
         with b.loop(0, "%rows") as row:
-            value = b.load_vector(b.at("%tile", b.add(b.mul(row, 2 * lanes), column)))
+            source = b.at("%tile", b.add(b.mul(row, 2 * lanes), column))
             address = b.at("%target", b.add(b.mul(row, "%row_step"), column))
 
-            def add(address: str = address, value: str = value, mask: str = mask) -> None:
-                b.store_masked(b.plus(b.load_masked(address, mask), value), address, mask)
+            def add(address: str = address, source: str = source, mask: str = mask) -> None:
+                b.store_masked(b.plus(b.load_masked(address, mask), b.load_used(source, mask)), address, mask)
 
-            def put(address: str = address, value: str = value, mask: str = mask) -> None:
-                b.store_masked(value, address, mask)
+            def put(address: str = address, source: str = source, mask: str = mask) -> None:
+                b.store_masked(b.load_vector(source), address, mask)
 
             b.cases(("%accumulate", add), default=put)
 
@@ -169,11 +169,12 @@ def _copy_out_even(b: Builder) -> None:
     lanes = b.blocking.lanes
     even = "<" + ", ".join(f"i1 {'false' if lane % 2 else 'true'}" for lane in range(lanes)) + ">"
     with b.loop(0, "%columns", lanes // 2) as column:
+        left = b.lanes_between(0, b.min(b.sub("%columns", column), lanes))
         used = b.lanes_between(0, b.min(b.mul(b.sub("%columns", column), 2), lanes))
         mask = b.let(f"and {b.mask} {used}, {even}", "m")
         with b.loop(0, "%rows") as row:
             # Half a vector is used; the tile is followed by enough memory to read a whole one.
-            value = b.load_vector(b.at("%tile", b.add(b.mul(row, 2 * lanes), column)))
+            value = b.load_used(b.at("%tile", b.add(b.mul(row, 2 * lanes), column)), left)
             value = b.shuffle(value, value, [lane // 2 for lane in range(lanes)])
             address = b.at("%target", b.add(b.mul(row, "%row_step"), b.mul(column, 2)))
             old = b.load_masked(address, b.let(f"select i1 %accumulate, {b.mask} {mask}, {b.mask} zeroinitializer", "m"))
@@ -226,8 +227,8 @@ def read_patch(b: Builder, block: str) -> dict[str, str]:
 def pack_patches(blocking: Blocking) -> str:
     """Patches of columns [column, column + count) and depths [depth0, depth1) into panels of ``width`` columns.
 
-    Depth index = channel * taps + tap. ``target[panel][depth - depth0][position]``; positions that no column fills
-    keep arbitrary values.
+    Depth index = channel * taps + tap. ``target[panel][depth - depth0][position]``; positions that no column fills are zero up to the end of
+    a vector, and keep what was there behind it.
     """
     b = Builder("pack_patches", ("ptr %image", "ptr noalias %block", "i64 %column", "i64 %count", "i64 %depth0",
                                  "i64 %depth1", "ptr %target", "i64 %width"), blocking, attributes="noinline")
@@ -252,6 +253,8 @@ def pack_patches(blocking: Blocking) -> str:
         b.assign(done, b.add(b.read(done), length))
         _advance(b, (position, "%width"), (panel, None), length)
         _advance(b, (j, p["grid_columns"]), (i, p["grid_rows"]), length, n)
+    b.call("zero_tails", f"ptr {b.at('%target', b.mul(b.read(panel), panel_step))}", f"i64 {b.sub('%depth1', '%depth0')}", "i64 %width",
+           f"i64 {b.read(position)}")
     return b.text()
 
 
@@ -514,7 +517,8 @@ def load_even(b: Builder, source: str, masks: list[str]) -> str:
 
 
 def zero_tails(blocking: Blocking) -> str:
-    """Zero the columns [used, next multiple of lanes) of every row, so that whole vectors can be multiplied."""
+    """Zero the columns [used, next multiple of lanes) of every row, so that whole vectors can be multiplied: what was there before may be
+    subnormal numbers, with which some processors multiply a hundred times as long."""
     b = Builder("zero_tails", ("ptr %target", "i64 %rows", "i64 %width", "i64 %used"), blocking, attributes="noinline")
     lanes = blocking.lanes
     extra = b.rem("%used", lanes)
@@ -535,6 +539,12 @@ def pack_panel(blocking: Blocking) -> str:
         b.call("pack_lanes", f"ptr {b.at('%source', b.mul(lane, '%lane_step'))}", "i64 %lane_step", "i64 %depth_step",
                f"i64 {b.min(b.sub('%count', lane), lanes)}", "i64 %depth", f"ptr {b.at('%target', lane)}", "i64 %width")
     return b.text()
+
+
+def clear_second_vector(b: Builder, target: str, depth: Value, count: Value) -> None:
+    """Zeros in the second vector of every k of a panel of columns whose ``count`` columns fill the first at most, for who multiplies both."""
+    with b.when(b.compare("sle", count, b.blocking.lanes)), b.loop(0, depth) as k:
+        b.store_vector("zeroinitializer", b.at(target, b.add(b.mul(k, b.blocking.tile_columns), b.blocking.lanes)))
 
 
 def packers(blocking: Blocking) -> str:

@@ -13,7 +13,7 @@ from dataclasses import fields
 
 from calque.backend.cpu.contract.builder import Builder, ParameterBlock, Value
 from calque.backend.cpu.contract.depth import depth_block, panel_rows
-from calque.backend.cpu.contract.pack import PatchWords, read_patch
+from calque.backend.cpu.contract.pack import PatchWords, clear_second_vector, read_patch
 from calque.backend.cpu.contract.plane_tile import LINE_BYTES, plane_tile_functions
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.contract.tiles import tile_array
@@ -199,6 +199,7 @@ def _pack_wide(blocking: Blocking) -> str:
             b.call("pack_panel", f"ptr {source}", "i64 %wide_step", "i64 1", f"i64 {channels}", "i64 %count", f"ptr {target}", f"i64 {width}")
 
         b.cases((even, turn), default=pack)
+        clear_second_vector(b, target, "%count", channels)
     return b.text()
 
 

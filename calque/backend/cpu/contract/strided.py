@@ -251,6 +251,7 @@ def _convolve(blocking: Blocking) -> str:
         with b.when(b.both(new, b.let(f"xor i1 {lies_dense}, true"))):
             b.call("pack_rows", f"ptr {source}", "ptr %block", f"i64 {b.dot((n, pixels), (row, o.columns))}", f"i64 {count}", "i64 0",
                    f"i64 {w['channels']}", "ptr %private", f"i64 {o.step}")
+            b.call("zero_tails", "ptr %private", f"i64 {w['channels']}", f"i64 {o.step}", f"i64 {count}")
         following, _, next_rows, _, _ = place(b.add(unit, 1))
         panel, stop = depth_block(b, panels, parts, part)
         result = b.at("%result", b.dot((n, w["result_batch_step"]), (group, w["result_group_step"]), (w["result_offset"], 1)))

@@ -14,7 +14,7 @@ from functools import partial
 
 from calque.backend.cpu.contract.builder import Builder, ParameterBlock, Value
 from calque.backend.cpu.contract.depth import depth_block, panel_rows
-from calque.backend.cpu.contract.pack import valid_lanes
+from calque.backend.cpu.contract.pack import clear_second_vector, valid_lanes
 from calque.backend.cpu.contract.pairs import ALONE
 from calque.backend.cpu.contract.target import CONVOLUTION_BYTES, Blocking
 from calque.backend.cpu.contract.tiles import lines_at_once, tile_array, tile_size
@@ -242,10 +242,12 @@ def _pack_gradient(blocking: Blocking) -> str:
                                        "i64 %panel_step", *_second(blocking)), blocking, attributes="noinline")
     w, width = _read(b), blocking.tile_columns
     with b.loop(0, "%count", width) as first:
+        target, count = b.at("%target", b.mul(b.div(first, width), "%panel_step")), b.min(b.sub("%count", first), width)
         b.call("pack_pixels", f"ptr {b.operand_at('%gradient', b.mul(first, w['gradient_channel']))}", f"i64 {w['gradient_channel']}",
-               f"i64 {w['gradient_row']}", f"i64 {w['gradient_column']}", "i64 %rows", f"i64 {w['grid_columns']}",
-               f"i64 {b.min(b.sub('%count', first), width)}",
-               f"ptr {b.at('%target', b.mul(b.div(first, width), '%panel_step'))}", f"i64 {width}", *_second(blocking))
+               f"i64 {w['gradient_row']}", f"i64 {w['gradient_column']}", "i64 %rows", f"i64 {w['grid_columns']}", f"i64 {count}",
+               f"ptr {target}", f"i64 {width}", *_second(blocking))
+        if not blocking.narrow:
+            clear_second_vector(b, target, b.mul("%rows", w["grid_columns"]), count)
     return b.text()
 
 

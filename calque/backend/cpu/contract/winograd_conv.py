@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from calque.backend.cpu.contract.builder import Builder, Value, passed_on
 from calque.backend.cpu.contract.depth import depth_block, depth_blocks, panel_rows
-from calque.backend.cpu.contract.micro import panel_behind
+from calque.backend.cpu.contract.micro import multiply, panel_behind
 from calque.backend.cpu.contract.packed import weights_of
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.contract.winograd import ABSENT, TILE, Form, both_ways, patch_values, read_words
@@ -357,6 +358,8 @@ def _inputs(blocking: Blocking, form: Form) -> str:
             target = b.add(place, b.add(b.mul(channel, width), run.position))
             b.call(f"{form.prefix}_input_run", f"ptr {b.at('%image', source)}", "ptr %block", f"i64 {run.row}", f"i64 {run.column}",
                    f"i64 {run.length}", f"i64 {b.min(b.sub(length, channel), together)}", f"ptr {b.at('%target', target)}", f"i64 {length}")
+        rows = b.div(_input_panel(b, form, length), width)
+        b.call("zero_tails", f"ptr {b.at('%target', place)}", f"i64 {rows}", f"i64 {width}", f"i64 {tiles}")
     return b.text()
 
 
@@ -384,10 +387,13 @@ def _output_run(blocking: Blocking, width: int, form: Form) -> str:
         pairs = zip(by_turns(columns[0::2]), by_turns(columns[1::2]), strict=True)
         return [b.shuffle(*pair, order) for pair in pairs for order in orders]
 
+    tiles = b.lanes_between(0, "%length")
+
     def channels(whole: bool, wide: bool) -> None:
+        load = b.load_vector if whole else partial(b.load_used, mask=tiles)
         with b.loop(0, "%rows") as r:
             source = b.at("%products", b.mul(r, width))
-            square = [[b.load_vector(b.at(source, b.mul("%step", form.values * i + j))) for j in range(form.values)] for i in range(form.values)]
+            square = [[load(b.at(source, b.mul("%step", form.values * i + j))) for j in range(form.values)] for i in range(form.values)]
             outputs = both_ways(b, form.lines.result, square)
             target = b.at(corner, b.mul(r, plane))
 
@@ -464,17 +470,12 @@ def _block(blocking: Blocking, form: Form) -> str:
                     place = b.add(b.mul(column, form.positions), p)
                     right = b.at(inputs, b.mul(column, _input_panel(b, form, length)))
                     c = b.at(products, b.add(b.mul(place, step), b.mul(b.sub(row, first_row), width)))
-                    _multiply(b, b.sub("%count", b.mul(column, width)), f"i64 {count}", f"i64 {depth}", f"ptr {a}", f"ptr {right}", f"i64 {width}",
+                    multiply(b, b.sub("%count", b.mul(column, width)), f"i64 {count}", f"i64 {depth}", f"ptr {a}", f"ptr {right}", f"i64 {width}",
                               f"ptr {c}", f"ptr {b.at(c, blocking.lanes)}", f"i64 {width}", f"i1 {b.compare('sgt', index, 0)}",
                               *panel_behind(b, a, depth))
         b.call(f"{form.shared}_outputs", f"ptr {products}", "ptr %block", f"i64 {rows}", "i64 %first", "i64 %count",
                f"ptr {b.at('%result', b.mul(first_row, plane))}")
     return b.text()
-
-
-def _multiply(b: Builder, tiles: Value, *operands: str) -> None:
-    """A row panel by a column panel with so many tiles: one vector of columns where that holds them."""
-    b.cases((b.compare("sle", tiles, b.blocking.lanes), lambda: b.call("outer_narrow", *operands)), default=lambda: b.call("outer", *operands))
 
 
 OPERANDS = ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %image", "ptr %weights", "ptr %result",
@@ -540,7 +541,7 @@ def _rows(blocking: Blocking, form: Form) -> str:
                 row, count = panel_rows(b, w["rows"], row_panels, panel)
                 c = b.at(products, b.mul(b.add(b.mul(place, rows), b.sub(row, first_row)), width))
                 left = b.at(transformed, _weight_place(b, slots, p, b.sub(panel, before), of, length))
-                _multiply(b, b.sub("%total", b.mul(column, width)), f"i64 {count}", f"i64 {depth}", f"ptr {left}", f"ptr {right}", f"i64 {width}",
+                multiply(b, b.sub("%total", b.mul(column, width)), f"i64 {count}", f"i64 {depth}", f"ptr {left}", f"ptr {right}", f"i64 {width}",
                           f"ptr {c}", f"ptr {b.at(c, blocking.lanes)}", f"i64 {width}", f"i1 {b.compare('sgt', index, 0)}",
                           *panel_behind(b, left, depth))
     plane = b.mul(w["out_height"], w["out_width"])

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.depth import depth_block, panel_rows
-from calque.backend.cpu.contract.micro import panel_behind
+from calque.backend.cpu.contract.micro import multiply, panel_behind
 from calque.backend.cpu.contract.pack import transpose
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.contract.winograd import ABSENT, TILE, Form, both_ways, patch_values, read_words
@@ -177,12 +177,13 @@ def _side(blocking: Blocking, form: Form, image: bool) -> str:
 def _products(blocking: Blocking, form: Form) -> str:
     """``sums[position and slot][row][column] (=|+=)`` over ``tiles`` tiles of packed gradient and image panels."""
     b = Builder(f"{form.prefix}_products", ("i64 %tiles", "ptr %gradients", "ptr %images", "ptr %sums", "i64 %rows",
-                                      "i64 %row_panels", "i64 %low", "i64 %high", "i64 %column_panels", "i1 %accumulate"),
+                                      "i64 %row_panels", "i64 %low", "i64 %high", "i64 %columns", "i1 %accumulate"),
                 blocking, attributes="noinline")
     width = blocking.tile_columns
     first_row, _ = panel_rows(b, "%rows", "%row_panels", "%low")
     last_row, _ = panel_rows(b, "%rows", "%row_panels", "%high")
-    line = b.mul("%column_panels", width)
+    column_panels = b.ceil_div("%columns", width)
+    line = b.mul(column_panels, width)
     size = b.mul(b.sub(last_row, first_row), line)
     step = b.add("%tiles", 1)
     with b.loop(0, form.positions) as p, b.loop("%low", "%high") as panel:
@@ -192,11 +193,12 @@ def _products(blocking: Blocking, form: Form) -> str:
         left = b.at("%gradients", b.mul(b.mul(index, step), blocking.row_stride))
         with b.loop(before, b.add(before, several)) as slot:
             c = b.at("%sums", b.add(b.mul(slot, size), b.mul(b.sub(row, first_row), line)))
-            with b.loop(0, "%column_panels") as column:
+            with b.loop(0, column_panels) as column:
                 right = b.at("%images", b.mul(b.mul(b.add(b.mul(column, form.all_slots), slot), step), width))
                 target = b.at(c, b.mul(column, width))
-                b.call("outer", f"i64 {count}", "i64 %tiles", f"ptr {left}", f"ptr {right}", f"i64 {width}", f"ptr {target}",
-                       f"ptr {b.at(target, blocking.lanes)}", f"i64 {line}", "i1 %accumulate", *panel_behind(b, left, "%tiles"))
+                multiply(b, b.sub("%columns", b.mul(column, width)), f"i64 {count}", "i64 %tiles", f"ptr {left}", f"ptr {right}", f"i64 {width}",
+                         f"ptr {target}", f"ptr {b.at(target, blocking.lanes)}", f"i64 {line}", "i1 %accumulate",
+                         *panel_behind(b, left, "%tiles"))
     return b.text()
 
 
@@ -241,7 +243,8 @@ def _task(blocking: Blocking, form: Form) -> str:
     longest = b.ceil_div(w["tile_columns"], pieces)
     total = b.sub("%end", "%begin")
     blocks = b.max(b.ceil_div(total, b.div(TILES, longest)), 1)
-    column_panels = b.sub("%column_high", "%column_low")
+    column_panels, column = b.sub("%column_high", "%column_low"), b.mul("%column_low", width)
+    columns = b.min(b.sub(w["channels"], column), b.mul(column_panels, width))
     with b.loop(0, blocks) as block:
         start, stop = depth_block(b, total, blocks, block)
         first, last = b.add("%begin", start), b.add("%begin", stop)
@@ -254,12 +257,10 @@ def _task(blocking: Blocking, form: Form) -> str:
             b.call(f"{side}_side", f"ptr {source}", "ptr %block", f"i64 {first}", f"i64 {b.sub(last, first)}",
                    f"i64 {low}", f"i64 {high}", f"ptr {target}", f"i64 {b.mul(b.add(tiles, 1), panel)}", "ptr %private")
         b.call(f"{form.prefix}_products", f"i64 {tiles}", f"ptr {gradients}", f"ptr {images}", f"ptr {sums}", f"i64 {w['rows']}",
-               f"i64 {row_panels}", "i64 %row_low", "i64 %row_high", f"i64 {column_panels}",
+               f"i64 {row_panels}", "i64 %row_low", "i64 %row_high", f"i64 {columns}",
                f"i1 {b.compare('sgt', block, 0)}")
     first_row, _ = panel_rows(b, w["rows"], row_panels, "%row_low")
     last_row, _ = panel_rows(b, w["rows"], row_panels, "%row_high")
-    column = b.mul("%column_low", width)
-    columns = b.min(b.sub(w["channels"], column), b.mul(column_panels, width))
     target = b.at("%result", b.mul(b.add(b.mul(first_row, w["channels"]), column), form.taps**2))
     b.call(f"{form.prefix}_taps", f"ptr {sums}", f"i64 {b.sub(last_row, first_row)}", f"i64 {columns}",
            f"i64 {b.mul(column_panels, width)}", f"ptr {target}", f"i64 {b.mul(w['channels'], form.taps**2)}")

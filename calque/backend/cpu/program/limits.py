@@ -19,13 +19,15 @@ from calque.backend.cpu.team.memory import POOL
 from calque.backend.cpu.team.runtime import RUNTIME
 
 _TYPES = {"float32": ("float", 4, "f32"), "float64": ("double", 8, "f64")}
+_ONES = {"float32": 0x3F80_0000_3F80_0000, "float64": 0x3FF0_0000_0000_0000, "bfloat16": 0x3F80_3F80_3F80_3F80}
 _ITERATIONS = 400_000
 _HEAD = "define void @limit(i64 %t, i64 %n, ptr %b, ptr %s, ptr %a) nounwind {"
 _UNROLL = 4  # vectors per turn of the copy
 
 
 def _fma_text(name: str, target: TargetInfo) -> str:
-    """A loop of independent multiply-adds, as many as hide their latency and fit the registers. Words: iterations."""
+    """A loop of independent multiply-adds, as many as hide their latency and fit the registers. Words: iterations, the bits of what is multiplied
+    (memory that nobody wrote to may hold subnormal numbers, with which some processors take a hundred times as long)."""
     pairs = name == "bfloat16"
     scalar, size, suffix = _TYPES["float32" if pairs else name]
     lanes = target.lanes(size)
@@ -34,8 +36,12 @@ def _fma_text(name: str, target: TargetInfo) -> str:
     count = target.registers * 3 // 4
     lines = [f"declare {kind} @{PAIR_PRODUCT}({kind}, {halves}, {halves})"] if pairs else []
     lines += [f"declare {kind} @llvm.fmuladd.v{lanes}{suffix}({kind}, {kind}, {kind})", _HEAD]
-    lines += ["entry:", "  %turns = load i64, ptr %a, align 8", f"  %x = load {kind}, ptr %s, align 64"]
-    lines += [f"  %y = load {halves}, ptr %s, align 64", "  br label %loop", "loop:"] if pairs else ["  br label %loop", "loop:"]
+    words = f"<{target.lanes(8)} x i64>"
+    lines += ["entry:", "  %turns = load i64, ptr %a, align 8", "  %pw = getelementptr i64, ptr %a, i64 1", "  %w = load i64, ptr %pw, align 8"]
+    lines += [f"  %one = insertelement {words} poison, i64 %w, i32 0"]
+    lines += [f"  %all = shufflevector {words} %one, {words} poison, <{target.lanes(8)} x i32> zeroinitializer"]
+    lines += [f"  %x = bitcast {words} %all to {kind}", *([f"  %y = bitcast {words} %all to {halves}"] if pairs else [])]
+    lines += ["  br label %loop", "loop:"]
     lines.append("  %i = phi i64 [0, %entry], [%i1, %loop]")
     lines += [f"  %c{k} = phi {kind} [%x, %entry], [%d{k}, %loop]" for k in range(count)]
     for k in range(count):
@@ -107,7 +113,7 @@ def peak_flops(dtype: str = "float32", seconds: float = 0.05) -> float:
     pairs = dtype == "bfloat16"
     size = 4 if pairs else _TYPES[dtype][1]
     per_turn = (4 if pairs else 2) * target.lanes(size) * (target.registers * 3 // 4)
-    return RUNTIME.threads() * _ITERATIONS * per_turn / _fastest(dtype, [_ITERATIONS], 1, seconds)
+    return RUNTIME.threads() * _ITERATIONS * per_turn / _fastest(dtype, [_ITERATIONS, _ONES[dtype]], 1, seconds)
 
 
 def copy_bandwidth(nbytes: int = 256 << 20, seconds: float = 0.05, alone: bool = False) -> float:
