@@ -21,8 +21,9 @@ from calque.autograd.transform.vmap import vmap
 from calque.autograd.transform.whole import Transforms
 from calque.base.errors import AutogradError, ShapeError
 from calque.base.text import function_name, shown, type_name
+from calque.record.nodes import FunctionNode, Handle, view_rule
 from calque.record.recorder import local
-from calque.tensor import Tensor, wrap
+from calque.tensor import Tensor, function_node, wrap
 
 __all__ = ["functionalize", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "value_and_grad", "vjp"]
 
@@ -34,21 +35,30 @@ Argnums = int | tuple[int, ...]
 
 def _fresh(x: Tensor, outer: bool) -> Tensor:
     """A handle on x whose gradient can be asked for, with x's history if that counts."""
-    if outer and x._requires_grad:
-        return functional().view_as(x, x)  # type: ignore[no-any-return]
     made: Tensor = wrap(x._storage, x._layout)
-    api.set_requires_grad(made)
+    if not (outer and x._requires_grad):
+        api.set_requires_grad(made)
+        return made
+    node: Any = function_node("ViewBackward0", (x,), (x._layout,), _THROUGH)
+    node.__class__ = Handle
+    made._grad_fn, made._requires_grad = node, True
     return made
+
+
+_THROUGH = view_rule(lambda g: g)
 
 
 _finished: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # handles that no transform asks a gradient of any more, by their id
 
 
 def _finish(own: Sequence[Tensor]) -> None:
-    """Note that nobody can ask for gradients of these handles of a transform: what leads to them alone has no history that counts."""
+    """Note that nobody can ask for gradients of these handles of a transform: what leads to them alone has no history that counts, and a handle on a
+    tensor that had one leads on to that."""
     for t in own:
         if t._grad_fn is None:
             _finished[id(t)] = t
+        elif t._grad_fn.__class__ is Handle:
+            t._grad_fn.__class__ = FunctionNode
 
 
 def _asking(function: Callable[..., Any], own: Sequence[Tensor]) -> Callable[..., Any]:
@@ -72,7 +82,7 @@ def _leads_out(roots: Sequence[Tensor], own: Sequence[Tensor]) -> list[bool]:
             if key in known:
                 stack.pop()
                 continue
-            if isinstance(item, Tensor) or item.__class__ is Entered:
+            if isinstance(item, Tensor) or item.__class__ is Entered or item.__class__ is Handle:
                 known[key] = _finished.get(key) is not item
                 stack.pop()
                 continue
