@@ -310,14 +310,14 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
         result, aux = _with_aux("jvp", func(*tree.unflatten(handles, structure)), has_aux)
         outputs, shape = tree.flatten(result)
         _require_outputs("jvp", outputs)
-        pairs = [frame.pair(o) for o in outputs]
-        aux = tree.mapped(lambda a: frame.pair(a)[0] if is_tensor(a) else a, aux)
+        pairs = [frame.leave(o) for o in outputs]
+        aux = tree.mapped(lambda a: frame.leave(a)[0] if is_tensor(a) else a, aux)
         written = [(x, frame.pair(wrap(h._storage, h._layout))[0]) for x, h in zip(moving, handles, strict=True) if h._storage.version]
     for x, new in written:
         x.copy_(new)
     if strict and any(t is None for _, t in pairs):
         raise AutogradError("[jvp] The output of func is independent of the input, which is not allowed with strict=True; use strict=False for zeros")
-    values = [p if o._requires_grad else without_history(p) for (p, _), o in zip(pairs, outputs, strict=True)]
+    values = [p for p, _ in pairs]
     found = _closed([functional().zeros_like(p.detach()) if t is None else t for p, t in pairs], [], True)
     made = tree.unflatten(values, shape), tree.unflatten(found, shape)
     return (*made, aux) if has_aux else made
