@@ -1,7 +1,7 @@
 """`with_gradient`: a composite function with a gradient formula of its own, as one node of the autograd graph.
 
-The forward runs without recording history. Under `create_graph` a formula of the result alone is given the result, which leads to the node; for any other
-what it reads is recomputed differentiably from the saved inputs. So a formula written in differentiable functions is correct at every order.
+The forward runs without recording history. Under `create_graph` a formula of the result alone is given the result, which leads to the node; for any
+other, what it reads is recomputed differentiably from the saved inputs. So a formula written in differentiable functions is correct at every order.
 """
 
 from __future__ import annotations

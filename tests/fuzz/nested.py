@@ -36,7 +36,8 @@ EXPRESSIONS = (
     "T.linalg.solve_triangular(T.outer(x, p) + 2 * I, p[:, None], upper=False)[:, 0] * x",
     "T.linalg.solve_triangular(T.outer(x, x) + 2 * I, T.stack([x, p]), upper=False, left=False, unitriangular=True).sum(0)",
     "T.cholesky_solve(x[:, None], T.linalg.cholesky(T.outer(x, x) + I))[:, 0]", "T.linalg.qr(T.outer(x, x) + M + 2 * I).R.diagonal() * x",
-    "T.linalg.matrix_exp(T.outer(x, p) * 0.1) @ x", "x.view(3, 1)[:, 0] * x.view(1, 3)[0]", "x[1:].sum() * x[:2].view(-1).sum() + x", "T.nn.functional.softplus(x)", "T.nn.functional.gelu(x)", "T.nn.functional.linear(x, M, p)",
+    "T.linalg.matrix_exp(T.outer(x, p) * 0.1) @ x", "x.view(3, 1)[:, 0] * x.view(1, 3)[0]", "x[1:].sum() * x[:2].view(-1).sum() + x",
+    "T.nn.functional.softplus(x)", "T.nn.functional.gelu(x)", "T.nn.functional.linear(x, M, p)",
 )  # fmt: skip
 WRITES = (
     "y = x.clone(); y[0] = y[1] * 2", "y = x * 1.0; y.mul_(x)", "y = x + 0.0; y[1:].add_(p[1:])", "y = T.zeros_like(x); y[:2] = x[1:]",

@@ -29,7 +29,8 @@ SECONDS = 40
 
 @dataclass(frozen=True)
 class Way:
-    """How is written: through `.data`? And what is asked for: second gradients, after a write behind the forward pass or behind (`later`) the first."""
+    """Whether a write goes through `.data`, and what is asked for: second gradients, with the write behind the forward pass or behind the first ones
+    (`later`)."""
 
     data: bool = False
     second: bool = False
@@ -60,7 +61,7 @@ def _write(library: Any, t: Any, data: bool) -> None:
 
 
 def gradients(library: Any, call: Callable[..., Any], arguments: Any, leaves: list[Any], written: str, way: Way) -> Any:
-    """Gradients of all leaves, second ones behind the first, the error that they end with, or None if there is nothing to write or to differentiate."""
+    """Gradients of all leaves, second ones behind the first; the error that they end with; None if there is nothing to write or to differentiate."""
     try:
         result = call(arguments[0], *arguments[1], **arguments[2])
         total = opinfo.loss(result)
