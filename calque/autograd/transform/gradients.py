@@ -55,10 +55,11 @@ def _finish(own: Sequence[Tensor]) -> None:
     """Note that nobody can ask for gradients of these handles of a transform: what leads to them alone has no history that counts, and a handle on a
     tensor that had one leads on to that."""
     for t in own:
-        if t._grad_fn is None:
+        node: Any = t._grad_fn
+        if node is None:
             _finished[id(t)] = t
-        elif t._grad_fn.__class__ is Handle:
-            t._grad_fn.__class__ = FunctionNode
+        elif node.__class__ is Handle:
+            node.__class__ = FunctionNode
 
 
 def _asking(function: Callable[..., Any], own: Sequence[Tensor]) -> Callable[..., Any]:
