@@ -59,7 +59,7 @@ def _finish(own: Sequence[Tensor]) -> None:
         if node is None:
             _finished[id(t)] = t
         elif node.__class__ is Handle:
-            node.__class__ = FunctionNode
+            node.__class__ = FunctionNode  # type: ignore[assignment]
 
 
 def _asking(function: Callable[..., Any], own: Sequence[Tensor]) -> Callable[..., Any]:
