@@ -15,7 +15,7 @@ from calque.base.shapes import contiguous_strides, within_dense
 from calque.observe.source import user_line
 from calque.ops.opdef import get
 from calque.record import recorder
-from calque.record.nodes import FunctionNode, GradNode, OutputNode
+from calque.record.nodes import FunctionNode, GradNode, Handle, OutputNode
 from calque.record.recorder import local
 from calque.record.versions import Silent, silence
 from calque.tensor import Tensor, constant, function_node, layout_of, record
@@ -140,7 +140,7 @@ def check_in_place(t: Tensor) -> None:
     base = t if t._base is None or (t._requires_grad and t._grad_fn is None) else t._base
     if base is not t and base._requires_grad and base._grad_fn is not None:
         _check_view(t)
-    if base._requires_grad and base._grad_fn is None:
+    if base._requires_grad and (base._grad_fn is None or base._grad_fn.__class__ is Handle):
         name = getattr(base, "_name", "")
         what = f"parameter {name!r}" if name else f"a leaf of shape {tuple(base._layout.shape)}"
         view = "a view of " if base is not t else ""

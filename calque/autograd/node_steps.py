@@ -17,6 +17,7 @@ import numpy as np
 
 from calque.autograd.eager import Eager
 from calque.autograd.engine import apply_node, apply_primitive, with_history
+from calque.autograd.passes import COMPOSITES
 from calque.autograd.routines import same
 from calque.autograd.watched import NodePlan, NodePlans, Watched, shadow_storage, watch
 from calque.base.config import settings
@@ -96,9 +97,12 @@ class WatchedCall:
             _become(values[k], x, version)
             if create and k < len(operands) and x._grad_fn is None and isinstance(targets[k], GradNode):
                 values[k]._grad_fn = None  # `detach_` has taken it
-        if create and nodes[number].__class__ is GradNode:
-            return apply_primitive(nodes[number], grad, node)
-        return apply_node(nodes[number], grad, True)
+        twin = nodes[number]
+        if create and twin.__class__ is GradNode:
+            return apply_primitive(twin, grad, node)
+        if create and getattr(twin.backward, "__code__", None) in COMPOSITES:
+            return twin.backward(twin, [grad], node)  # type: ignore[no-any-return]
+        return apply_node(twin, grad, True)
 
     def _shadow(self, k: int, x: Tensor, version: int, target: Tensor | GradNode | None, create: bool) -> Tensor:
         """Another handle for operand `k`, as it was when the node was made but perhaps for its values; with its history if `create`."""

@@ -18,14 +18,14 @@ from calque.autograd.dependencies import Dependencies, Unknown
 from calque.autograd.engine import free
 from calque.base.config import settings
 from calque.observe.source import user_line
-from calque.record.nodes import VIEW_RULE, CallNode, FunctionNode, GradNode, OutputNode
+from calque.record.nodes import VIEW_RULE, CallNode, FunctionNode, GradNode, Handle, OutputNode
 from calque.record.recorder import Storage
 from calque.replay.counts import Changes, Counts
 from calque.replay.stretches import Stretch, StretchCounts, Stretches, may_replay, record_call, verify
 from calque.tensor import TENSOR_TYPES, Tensor
 
 COMPOSITES: dict[CodeType, int] = {}  # rules whose context is (inputs, their versions, values), and which cell holds the gradient's formula
-_NODES = (GradNode, FunctionNode, OutputNode, CallNode)
+_NODES = (GradNode, FunctionNode, Handle, OutputNode, CallNode)
 _by_number = attrgetter("number")
 
 
@@ -108,7 +108,7 @@ class PassDependencies(Dependencies):
                 if node.saved is not None:
                     self._check(node)
                     self.values(node.saved.values())
-            elif kind is FunctionNode:
+            elif kind is FunctionNode or kind is Handle:
                 self._rule(node)
             elif kind is CallNode:
                 parts.append(node.outputs)

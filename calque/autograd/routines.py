@@ -10,6 +10,7 @@ import numpy as np
 from calque.backend.ref.quick import WHOLE, QuickRoutine, routine_of
 from calque.backend.ref.small import kernel_of
 from calque.base.device import CPU
+from calque.base.dtypes import from_numpy_dtype
 from calque.base.layout import Layout
 from calque.ops.opdef import OpDef
 from calque.ops.recurrent import is_recurrent
@@ -38,16 +39,24 @@ def kernel(op: OpDef, attrs: tuple[Any, ...], views: tuple[Any, ...], result: La
     return kernel_of(op, attrs, operands, result, memory, tuple(result.shape), result.strides, result.dtype, found.function, forward)
 
 
+def _wide(values: Any) -> Any:
+    """Floating or complex numbers in the widest type of their kind; None for values that nothing is computed of, and for integers."""
+    kind = from_numpy_dtype(values.dtype)
+    return None if kind is None or kind.category < 2 or kind.stored else values.astype(np.complex128 if kind.is_complex else np.float64)
+
+
 def same(name: str, found: Any, expected: Any, operands: Sequence[Any] = ()) -> None:
     """Raise if two ways to compute something disagree by more than rounding (`settings.verify`). `operands`: what it is computed of."""
     found, expected = np.asarray(found), np.asarray(expected)
     if found.shape == expected.shape and found.dtype == expected.dtype:
-        if found.dtype.kind not in "fc" or not found.dtype.isbuiltin:
-            close = found.dtype.kind == "V" or np.array_equal(found, expected, equal_nan=found.dtype.kind in "fcV") or not found.dtype.isbuiltin
+        a, b = _wide(found), _wide(expected)
+        if a is None or b is None:
+            close = found.tobytes() == expected.tobytes()
         else:
-            small = 64 * float(np.finfo(found.dtype).eps)
-            sizes = [float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) for x in map(np.asarray, (expected, *operands)) if x.dtype.kind in "fc"]
-            close = np.allclose(found, expected, small, small * max(sizes), equal_nan=True)
+            digits = from_numpy_dtype(found.dtype).digits  # type: ignore[union-attr]
+            small = (64 if digits >= 24 else 8) * 2.0 ** (1 - digits)  # narrow types are rounded once, from float32
+            sizes = [float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) for x in (b, *map(_wide, map(np.asarray, operands))) if x is not None]
+            close = np.allclose(a, b, small, small * max(sizes), equal_nan=True)
         if close:
             return
     raise AssertionError(f"{name} computed at once is not what its definition gives: {found} and {expected}")

@@ -353,8 +353,8 @@ def _triangular(half: Tensor, right: Tensor, upper: bool) -> Tensor:
         return _result("solve_triangular", half, _substituted, (*batch, *right._layout.shape[-2:]), right)
 
     def backward(g: Tensor) -> tuple[Tensor, Tensor]:
-        pulled = _triangular(_h(half), g, not upper)
-        grad = -(pulled @ _h(_triangular(half, right, upper)))
+        pulled = solve_triangular(_h(half), g, upper=not upper)  # by the public function, which knows what to do in forward mode
+        grad = -(pulled @ _h(solve_triangular(half, right, upper=upper)))
         grad = grad.triu() if upper else grad.tril()
         return sum_to_shape(grad, tuple(half._layout.shape)), sum_to_shape(pulled, tuple(right._layout.shape))
 

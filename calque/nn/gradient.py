@@ -1,7 +1,7 @@
 """`with_gradient`: a composite function with a gradient formula of its own, as one node of the autograd graph.
 
-The forward runs without recording history. Under `create_graph` it is recomputed differentiably from the saved inputs, so a formula
-written in differentiable functions is correct at every order.
+The forward runs without recording history. Under `create_graph` a formula of the result alone is given the result, which leads to the node; for any
+other, what it reads is recomputed differentiably from the saved inputs. So a formula written in differentiable functions is correct at every order.
 """
 
 from __future__ import annotations
@@ -137,9 +137,14 @@ def of_complex(label: str, forward: Forward, inputs: tuple[Any, ...], count: int
 def formula(forward: Forward, backward: Backward) -> Callable[[Any, list[Any]], tuple[Any, ...]]:
     """The rule of a node, from its formulas: what `with_gradient` takes for `backward` as well, from a function that has the same ones for long."""
 
-    def apply(node: FunctionNode, grads: list[Any]) -> tuple[Any, ...]:
+    def apply(node: FunctionNode, grads: list[Any], history: FunctionNode | None = None) -> tuple[Any, ...]:
+        """`history`: the node of the results, if that is another one."""
         inputs, versions, values = node.context
         if local.state.grad:
+            if -1 in node.saved and 0 not in node.saved:  # whatever has become of the inputs, the result is what it was
+                result = wrap(values[0]._storage, values[0]._layout)
+                result._grad_fn, result._requires_grad = history or node, True
+                return backward(Saved(inputs, (result,), tuple([t is not None for t in node.next])), *grads)
             if any(x is not None and modified(x._storage, v) for x, v in zip(inputs, versions, strict=True)):
                 raise AutogradError(
                     f"[backward] {node.name()} (recorded at {node.line}) needs its operands for create_graph=True, but one has been modified by an "

@@ -82,6 +82,13 @@ class StandIn(FunctionNode):
     __slots__ = ()
 
 
+class Handle(FunctionNode):
+    """The node of a handle that a transform has made of a tensor with a history, while it may ask for the handle's gradient. Whoever writes to the
+    handle finds a leaf."""
+
+    __slots__ = ()
+
+
 class CallNode(FunctionNode):
     """The node of a hybridized call. `context.told(facts)` adds what its gradient depends on, for passes that are recorded again; `site`: where
     the call is, of which a line is made only if somebody asks; `leads`: by output the numbers of the targets that its gradient goes to."""

@@ -11,7 +11,9 @@ import pytest
 
 import calque
 from calque import nn
+from calque.autograd import routines
 from calque.base.config import settings
+from calque.base.dtypes import EVERY
 from calque.base.errors import DeviceError
 from calque.record import at_once, trie
 from calque.record.recorder import local, record_from_here
@@ -106,8 +108,6 @@ def test_every_operation_is_compared_with_its_definition(everything: None, monke
     for _ in range(3):
         step()
         in_place()
-    from calque.autograd import routines
-
     with pytest.raises(AssertionError, match="add computed at once is not what its definition gives"):
         routines.same("add", np.float32([1.0, 2.0]), np.float32([1.0, 2.001]))
 
@@ -429,3 +429,13 @@ def test_long_long_is_int64(monkeypatch: pytest.MonkeyPatch) -> None:
         return [*found, *[x - y for y in found]]
 
     both(function, monkeypatch)
+
+
+@pytest.mark.parametrize("dtype", EVERY, ids=str)
+def test_what_is_checked_against_its_definition_is_compared_in_every_type(dtype: Any) -> None:
+    """By `CALQUE_VERIFY=1`: neither is a type passed over nor is one a reason to fail."""
+    values = dtype.encode(np.array([1.0, 0.0, 1.0, 4.0]))
+    routines.same("x", values, values.copy(), [values])
+    wrong = dtype.encode(np.array([1.0, 1.0, 0.0, 4.0]) if dtype.category == 0 else np.array([1.0, 0.0, 64.0, 4.0]))
+    with pytest.raises(AssertionError, match="x computed at once is not what its definition gives"):
+        routines.same("x", values, wrong, [np.array([1], values.dtype)])

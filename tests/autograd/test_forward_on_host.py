@@ -112,3 +112,15 @@ def test_a_history_outside(name: str) -> None:
     x = A.clone().requires_grad_()
     pushed(grad(f))(x).sum().backward()
     close(x.grad, grad(lambda a: grad(along(f))(a).sum())(A))
+
+
+@ALL
+def test_gradients_move_along_what_they_are_given(name: str) -> None:
+    """A gradient is linear in the one that comes in, so it moves as that does; the operands stand still."""
+
+    def pull(c: Any) -> Any:
+        return grad(lambda a: FUNCTIONS[name](a) * c)(A)
+
+    c, t = calque.tensor(0.7, dtype=calque.float64), calque.tensor(-0.3, dtype=calque.float64)
+    for found in (jvp(pull, (c,), (t,))[1], vmap(lambda t: jvp(pull, (c,), (t,))[1])(t[None])[0], jvp(vmap(pull), (c[None],), (t[None],))[1][0]):
+        close(found, pull(t))

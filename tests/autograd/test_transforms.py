@@ -523,3 +523,72 @@ def test_forward_mode_inside_of_a_level_where_no_gradient_is_wanted(f: Any) -> N
             assert forward_ad.unpack_dual(forward_ad.make_dual(x, v) * w).tangent.requires_grad is wanted
     near(found[1], found[0])
     near(found[1], v @ func.hessian(f)(x) @ v, 1e-8)
+
+
+KINDS = {
+    "grad": lambda x, b: func.grad(lambda w: (w * w * b).sum())(x).sum(), "jvp": lambda x, b: func.jvp(lambda w: w * w * b, (x,), (x,))[1].sum(),
+    "vjp": lambda x, b: func.vjp(lambda w: w * w * b, x)[1](x)[0].sum(), "jacrev": lambda x, b: func.jacrev(lambda w: w * w * b)(x).sum(),
+    "jacfwd": lambda x, b: func.jacfwd(lambda w: w * w * b)(x).sum(), "linearize": lambda x, b: func.linearize(lambda w: w * w * b, x)[1](x).sum(),
+    "value": lambda x, b: func.vjp(lambda w: w * w * b, x)[0].sum(), "hessian": lambda x, b: func.hessian(lambda w: (w**3 * b).sum())(x).sum(),
+}  # fmt: skip
+
+
+def _kept_value(h: Any, kept: list[Any]) -> None:
+    kept.append(h * 2)
+
+
+def _kept_view(h: Any, kept: list[Any]) -> None:
+    kept.append((h * 2).view(3))
+
+
+def _written_buffer(h: Any, kept: list[Any]) -> None:
+    kept.append(calque.zeros(3))
+    kept[0].copy_(h)
+    kept[0][1:].mul_(h[:2])
+
+
+@pytest.mark.parametrize("keep", [_kept_value, _kept_view, _written_buffer])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_has_come_out_of_a_transform_is_an_argument_like_others(kind: str, keep: Any) -> None:
+    """Its history leads to a handle that nobody asks for any more; transforms inside of the next one keep what leads to the handle on it."""
+    kept: list[Any] = []
+    x = calque.tensor([0.3, -0.7, 0.9])
+    func.grad(lambda h: (keep(h, kept), (h * h).sum())[1])(x)
+    (b,) = kept
+    for transform in (func.grad, func.jacrev, func.jacfwd):
+        near(transform(lambda b: KINDS[kind](x, b))(b), transform(lambda b: KINDS[kind](x, b))(b.detach().clone()))
+        assert bool(transform(lambda b: KINDS[kind](x, b))(b).detach().abs().min() > 1e-3)
+
+
+@pytest.mark.parametrize("write", [lambda v: v.mul_(2), lambda v: v[1:].mul_(2), lambda v: v.view(3).mul_(2), lambda v: v.__setitem__(0, 1.0)])
+def test_writing_to_a_handle_on_a_tensor_with_a_history(write: Any) -> None:
+    """It is a leaf to the function, on each level: the gradient would be that of what was written."""
+
+    def inner(v: Any) -> Any:
+        write(v)
+        return (v * v * v).sum()
+
+    x = calque.tensor([0.3, -0.7, 0.9])
+    for around in (lambda x: x, lambda x: x * 1):
+        with pytest.raises(AutogradError, match=r"\[in-place\] (a view of )?a leaf of shape \(3,\) is a leaf Variable that requires grad"):
+            func.grad(lambda x, around=around: func.grad(inner)(around(x)).sum())(x)
+    with calque.no_grad():
+        near(func.grad(lambda v: (v * v).sum())(x), 2 * x)
+
+
+@pytest.mark.parametrize("name", ["grad", "jacrev", "vjp"])
+def test_gradients_of_what_does_not_move_where_none_is_wanted(name: str) -> None:
+    """Inside of forward mode that was entered under no_grad: what does not move is what is differentiated."""
+    x, p, w = calque.tensor([0.3, -0.7, 0.9]), calque.tensor([0.5, -0.2, 1.1]), calque.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    inner = {
+        "grad": lambda x: func.grad(lambda v: (v.sin() * w * x).sum())(p), "jacrev": lambda x: func.jacrev(lambda v: v.sin() * w * x)(p).sum(0),
+        "vjp": lambda x: func.vjp(lambda v: v.sin() * w * x, p)[1](calque.ones(3))[0],
+    }[name]  # fmt: skip
+    expected = func.jvp(inner, (x,), (p,))
+    with calque.no_grad():
+        found = func.jvp(inner, (x,), (p,))
+        left = func.jvp(lambda x: (x * w, (p * w, (p * w)[1:])), (x,), (p,), has_aux=True)
+    for a, b in zip(found, expected, strict=True):
+        assert not a.requires_grad and bool(a.abs().min() > 1e-3)
+        near(a, b)
+    assert not any(t.requires_grad for t in (*left[:2], *left[2]))

@@ -119,3 +119,37 @@ def assert_passes_agree(function: Callable[[Any, Any, Any], Any]) -> None:
         found.append([np.asarray(t.detach()) for t in (*first, *T.autograd.grad(mixed, (x, w, g)))])
     for mine, reference in zip(*found, strict=True):
         np.testing.assert_allclose(mine, reference, rtol=1e-9, atol=1e-12)
+
+
+OF_RESULTS: dict[str, Callable[[Any, Any], Any]] = {
+    "softmax": lambda T, x: F(T).softmax(x, -1), "softmin": lambda T, x: F(T).softmin(x, -1), "log_softmax": lambda T, x: F(T).log_softmax(x, -1),
+    **{name: lambda T, x, name=name: getattr(T, name)(x) for name in ("sigmoid", "tanh", "exp", "sqrt", "rsqrt", "reciprocal", "tan", "expm1")},
+}  # fmt: skip
+
+
+def _since(T: Any, x: Any, how: str) -> None:
+    if how == "set":
+        x.data = x.data * 0.5
+    elif how == "written through data":
+        x.data.mul_(0.5)
+    elif how == "written":
+        with T.no_grad():
+            x.mul_(0.5)
+
+
+@pytest.mark.parametrize("how", ["nothing", "set", "written through data", "written"])
+@pytest.mark.parametrize("name", OF_RESULTS)
+def test_gradients_that_are_made_of_the_result_are_functions_of_it(name: str, how: str) -> None:
+    """Whatever has become of the operand; and who asks for the gradient of the result gets it."""
+    found: list[list[np.ndarray]] = []
+    for T in (torch, *[calque] * 4):  # as written, watched, and as steps that are known
+        x = T.tensor([[0.3, 0.7, 1.9], [0.2, 1.3, 0.5]], dtype=T.float64, requires_grad=True)
+        w = T.tensor([[0.5, -0.2, 1.1], [0.3, 0.8, -0.6]], dtype=T.float64, requires_grad=True)
+        operand = x * 1.0
+        y = OF_RESULTS[name](T, operand)
+        _since(T, operand, how)
+        (g,) = T.autograd.grad(y, x, w, create_graph=True)
+        found.append([np.asarray(t.detach()) for t in (g, *T.autograd.grad((g * g).sum(), (x, w, y)))])
+    for mine in found[1:]:
+        for a, b in zip(mine, found[0], strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)

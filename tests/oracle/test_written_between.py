@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.oracle.written_between import replay
+from tests.oracle.written_between import Way, replay
 
 pytestmark = pytest.mark.oracle
 
@@ -30,4 +30,14 @@ def test_writes_never_change_a_gradient_without_a_word() -> None:
 def test_some_writes_never_change_a_gradient_without_a_word() -> None:
     found = replay((*WERE_WRONG, *WERE_REFUSED))
     assert len(found) > 100
+    assert not [str(one) for one in found if one.state in ("wrong", "refused")]
+
+
+OF_RESULTS = ("softmax", "log_softmax", "nn.functional.softmin", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "reciprocal", "linalg.inv", "linalg.eigh")
+
+
+@pytest.mark.parametrize("way", [Way(data=True, second=True), Way(second=True)], ids=str)
+def test_second_gradients_of_what_reads_its_result(way: Way) -> None:
+    found = replay(OF_RESULTS, way)
+    assert len(found) > 50
     assert not [str(one) for one in found if one.state in ("wrong", "refused")]

@@ -1,8 +1,9 @@
-"""Operands and results written between the forward and the backward pass, beside PyTorch: `python -m tests.oracle.written_between [--data]`.
+"""Operands and results written between passes, beside PyTorch: `python -m tests.oracle.written_between [--data] [--second] [--later]`.
 
 Every differentiable entry of PyTorch's operator database is called; then an operand or a result is written in place without history, or through
 `.data` (--data), which no version counts, and gradients are asked for. They are right if they are PyTorch's, or those of the values that the
-forward pass has seen; a write that counts may be refused.
+forward pass has seen; a write that counts may be refused. With --second the gradients are those of gradients taken with `create_graph=True` after
+the write, with --later before it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 import calque
 from tests.oracle import opinfo
 
 SECONDS = 40
+
+
+@dataclass(frozen=True)
+class Way:
+    """Whether a write goes through `.data`, and what is asked for: second gradients, with the write behind the forward pass or behind the first ones
+    (`later`)."""
+
+    data: bool = False
+    second: bool = False
+    later: bool = False
 
 
 @dataclass
@@ -48,8 +60,8 @@ def _write(library: Any, t: Any, data: bool) -> None:
             to.copy_(to.flip(tuple(range(to.dim()))) if to.dim() else to == 0)
 
 
-def gradients(library: Any, call: Callable[..., Any], arguments: Any, leaves: list[Any], written: str, data: bool) -> Any:
-    """Gradients of all leaves, the error that they end with, or None if there is nothing to write or to differentiate."""
+def gradients(library: Any, call: Callable[..., Any], arguments: Any, leaves: list[Any], written: str, way: Way) -> Any:
+    """Gradients of all leaves, second ones behind the first; the error that they end with; None if there is nothing to write or to differentiate."""
     try:
         result = call(arguments[0], *arguments[1], **arguments[2])
         total = opinfo.loss(result)
@@ -60,9 +72,13 @@ def gradients(library: Any, call: Callable[..., Any], arguments: Any, leaves: li
         places = {"": [], "in": leaves, "out": parts, "with": others}[written.rstrip("0123456789")]
         if written and int(written[-1]) >= len(places):
             return None
-        if written:
-            _write(library, places[int(written[-1])], data)
-        return library.autograd.grad(total, leaves, allow_unused=True)
+        if written and not way.later:
+            _write(library, places[int(written[-1])], way.data)
+        first = library.autograd.grad(total, leaves, allow_unused=True, create_graph=way.second)
+        total = opinfo.loss([g for g in first if g is not None]) if way.second else None
+        if written and way.later:
+            _write(library, places[int(written[-1])], way.data)
+        return [*first, *([None] * len(leaves) if total is None else library.autograd.grad(total, leaves, allow_unused=True))]
     except opinfo.TooLong:
         raise
     except Exception as error:
@@ -71,21 +87,26 @@ def gradients(library: Any, call: Callable[..., Any], arguments: Any, leaves: li
 
 def _agree(got: Any, wanted: Any) -> str:
     for k, (x, y) in enumerate(zip(got, wanted, strict=True)):
-        if x is not None and y is not None and (text := opinfo.close(x, y)):
+        if x is None or y is None:
+            here = x if y is None else y
+            text = "" if here is None or not np.any(opinfo.values(here)) else f"{'missing' if x is None else 'expected none'}"
+        else:
+            text = opinfo.close(x, y)
+        if text:
             return f"gradient {k}: {text}"
     return ""
 
 
-def compared(name: str, number: int, reference: Any, call: Any, sample: Any, written: str, data: bool) -> Found | None:
+def compared(name: str, number: int, reference: Any, call: Any, sample: Any, written: str, way: Way) -> Found | None:
     """One write of one call."""
     arguments = (sample.input, list(sample.args), sample.kwargs)
 
     def ours(place: str) -> Any:
         leaves: list[Any] = []
-        return gradients(calque, call, opinfo.ours(opinfo._copied(arguments), leaves), leaves, place, data)
+        return gradients(calque, call, opinfo.ours(opinfo._copied(arguments), leaves), leaves, place, way)
 
     copied = opinfo._copied(arguments)
-    wanted = gradients(torch, reference, copied, list(opinfo.leaves_of(copied)), written, data)
+    wanted = gradients(torch, reference, copied, list(opinfo.leaves_of(copied)), written, way)
     if wanted is None:
         return None
     found = None
@@ -109,7 +130,7 @@ def _judged(name: str, number: int, written: str, got: Any, wanted: Any, untouch
     return Found(name, number, written, "wrong" if _agree(got, untouched()) else "true", text)
 
 
-def of_entry(entry: Any, data: bool) -> Iterator[Found]:
+def of_entry(entry: Any, how: Way) -> Iterator[Found]:
     """All writes of two samples of one entry."""
     name = entry.name + (f"|{entry.variant_test_name}" if entry.variant_test_name else "")
     torch.manual_seed(0)
@@ -129,16 +150,16 @@ def of_entry(entry: Any, data: bool) -> Iterator[Found]:
         count = len(list(opinfo.leaves_of((sample.input, list(sample.args), sample.kwargs))))
         places = [*[f"in{k}" for k in range(min(count, 3))], "with0", "with1", "out0", "out1"]
         for written in places[::-1] if number else places:  # what is called first is not what is known from other calls
-            if found := compared(name, number, reference, call, sample, written, data):
+            if found := compared(name, number, reference, call, sample, written, how):
                 yield found
 
 
-def replay(only: tuple[str, ...] = ("*",), data: bool = False) -> list[Found]:
+def replay(only: tuple[str, ...] = ("*",), way: Way = Way()) -> list[Found]:
     """What became of every write, of the entries with such names."""
     found: list[Found] = []
     signal.signal(signal.SIGALRM, opinfo._alarm)
     for entry in opinfo.database():
-        if not entry.supports_autograd or torch.float64 not in entry.supported_dtypes("cpu"):
+        if not (entry.supports_gradgrad if way.second else entry.supports_autograd) or torch.float64 not in entry.supported_dtypes("cpu"):
             continue
         if not any(fnmatch.fnmatchcase(entry.name, o) for o in only):
             continue
@@ -146,7 +167,7 @@ def replay(only: tuple[str, ...] = ("*",), data: bool = False) -> list[Found]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found.extend(of_entry(entry, data))
+                found.extend(of_entry(entry, way))
         except opinfo.TooLong as error:
             found.append(Found(entry.name, -1, "", "wrong", str(error)))
         finally:
@@ -158,8 +179,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="*", help="names of entries, with wildcards")
     parser.add_argument("--data", action="store_true", help="write through .data")
+    parser.add_argument("--second", action="store_true", help="second gradients")
+    parser.add_argument("--later", action="store_true", help="write behind the first gradients")
     given = parser.parse_args(arguments)
-    found = replay(tuple(given.only.split(",")), given.data)
+    found = replay(tuple(given.only.split(",")), Way(given.data, given.second or given.later, given.later))
     for one in sorted(found, key=lambda one: (one.state, one.name)):
         if one.state in ("wrong", "refused"):
             print(one)

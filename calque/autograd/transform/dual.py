@@ -11,7 +11,7 @@ from calque.autograd.api import grad, passing_on, zeros_like
 from calque.autograd.host import Whole, on_host
 from calque.autograd.modes import enable_grad
 from calque.autograd.transform import tree
-from calque.autograd.transform.frame import COPY, Frame, functional, is_tensor, overwritten, own_value, seen, shows_all
+from calque.autograd.transform.frame import COPY, Frame, functional, is_tensor, overwritten, own_value, seen, shows_all, without_history
 from calque.autograd.transform.whole import Transforms, give_history, through
 from calque.base.dtypes import DType
 from calque.base.errors import DTypeError, ForwardModeError, ShapeError
@@ -179,7 +179,21 @@ class DualFrame(Frame):
             return self.below(seen, value, view, whole)  # type: ignore[no-any-return]
         return value if view.shape == value._layout.shape else self.below(functional().reshape, value, tuple(view.shape))
 
+    def leave(self, t: Tensor) -> Moving:
+        """(value, tangent or None) of a result, on the level below. Where the frame was entered without gradients, they have no history."""
+        value, tangent = self.pair(t)
+        kept = self.grad if self.mine(t) else self.grad or not self.made_inside(t._storage)
+        return (value if kept and t._requires_grad else without_history(value)), tangent
+
     # ----------------------------------------------------------------------------------------------- one operation
+
+    def plain(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]) -> Tensor:
+        """What does not move may be what a transform inside of this one asks a gradient of, also where this one was entered without gradients."""
+        before, self.grad = self.grad, self.grad or local.state.grad
+        try:
+            return super().plain(op, operands, attrs)
+        finally:
+            self.grad = before
 
     def operation(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]) -> Moving:
         pairs = [(x, None) if x.__class__ is tuple else self.pair(x) for x in operands]

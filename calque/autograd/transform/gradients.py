@@ -21,8 +21,9 @@ from calque.autograd.transform.vmap import vmap
 from calque.autograd.transform.whole import Transforms
 from calque.base.errors import AutogradError, ShapeError
 from calque.base.text import function_name, shown, type_name
+from calque.record.nodes import FunctionNode, Handle, view_rule
 from calque.record.recorder import local
-from calque.tensor import Tensor, wrap
+from calque.tensor import Tensor, function_node, wrap
 
 __all__ = ["functionalize", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "value_and_grad", "vjp"]
 
@@ -34,21 +35,31 @@ Argnums = int | tuple[int, ...]
 
 def _fresh(x: Tensor, outer: bool) -> Tensor:
     """A handle on x whose gradient can be asked for, with x's history if that counts."""
-    if outer and x._requires_grad:
-        return functional().view_as(x, x)  # type: ignore[no-any-return]
     made: Tensor = wrap(x._storage, x._layout)
-    api.set_requires_grad(made)
+    if not (outer and x._requires_grad):
+        api.set_requires_grad(made)
+        return made
+    node: Any = function_node("ViewBackward0", (x,), (x._layout,), _THROUGH)
+    node.__class__ = Handle
+    made._grad_fn, made._requires_grad = node, True
     return made
+
+
+_THROUGH = view_rule(lambda g: g)
 
 
 _finished: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # handles that no transform asks a gradient of any more, by their id
 
 
 def _finish(own: Sequence[Tensor]) -> None:
-    """Note that nobody can ask for gradients of these handles of a transform: what leads to them alone has no history that counts."""
+    """Note that nobody can ask for gradients of these handles of a transform: what leads to them alone has no history that counts, and a handle on a
+    tensor that had one leads on to that."""
     for t in own:
-        if t._grad_fn is None:
+        node: Any = t._grad_fn
+        if node is None:
             _finished[id(t)] = t
+        elif node.__class__ is Handle:
+            node.__class__ = FunctionNode  # type: ignore[assignment]
 
 
 def _asking(function: Callable[..., Any], own: Sequence[Tensor]) -> Callable[..., Any]:
@@ -72,7 +83,7 @@ def _leads_out(roots: Sequence[Tensor], own: Sequence[Tensor]) -> list[bool]:
             if key in known:
                 stack.pop()
                 continue
-            if isinstance(item, Tensor) or item.__class__ is Entered:
+            if isinstance(item, Tensor) or item.__class__ is Entered or item.__class__ is Handle:
                 known[key] = _finished.get(key) is not item
                 stack.pop()
                 continue
@@ -300,14 +311,14 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
         result, aux = _with_aux("jvp", func(*tree.unflatten(handles, structure)), has_aux)
         outputs, shape = tree.flatten(result)
         _require_outputs("jvp", outputs)
-        pairs = [frame.pair(o) for o in outputs]
-        aux = tree.mapped(lambda a: frame.pair(a)[0] if is_tensor(a) else a, aux)
+        pairs = [frame.leave(o) for o in outputs]
+        aux = tree.mapped(lambda a: frame.leave(a)[0] if is_tensor(a) else a, aux)
         written = [(x, frame.pair(wrap(h._storage, h._layout))[0]) for x, h in zip(moving, handles, strict=True) if h._storage.version]
     for x, new in written:
         x.copy_(new)
     if strict and any(t is None for _, t in pairs):
         raise AutogradError("[jvp] The output of func is independent of the input, which is not allowed with strict=True; use strict=False for zeros")
-    values = [p if o._requires_grad else without_history(p) for (p, _), o in zip(pairs, outputs, strict=True)]
+    values = [p for p, _ in pairs]
     found = _closed([functional().zeros_like(p.detach()) if t is None else t for p, t in pairs], [], True)
     made = tree.unflatten(values, shape), tree.unflatten(found, shape)
     return (*made, aux) if has_aux else made
