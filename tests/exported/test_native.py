@@ -246,6 +246,7 @@ def test_bad_input_is_told_and_nothing_is_written(taken: Any) -> None:
     running = ctypes.c_int32.from_address(m.pointer.value + 24)  # as while another thread runs it
     running.value = 1
     assert lib.run(m, 0, [index, x], outputs()) == runtime.BUSY and "another thread" in lib.text(runtime.BUSY)
+    assert lib.call("reset", m.pointer) == runtime.BUSY and lib.state(m)["calls"][0] == 2  # it wrote under the run before
     running.value = 0
     works(3)
     assert lib.call("run", None, 0, None, 0, None, 0) == runtime.NULL

@@ -58,7 +58,8 @@ int32_t NAME_create(void *memory, uint64_t bytes, const void *weights, uint64_t 
    outputs or state. */
 int32_t NAME_run(NAME *m, int32_t program, const calque_tensor *inputs, int32_t input_count, const calque_tensor *outputs, int32_t output_count);
 
-/* The text of the last error of an instance, with what was expected; the text of an error code. */
+/* The text of the last error of an instance, with what was expected; the text of an error code, which is all there is of CALQUE_BUSY: the last
+   error is then that of the thread that uses the instance. */
 const char *NAME_error(const NAME *m);
 const char *NAME_text(int32_t code);
 
@@ -66,7 +67,7 @@ const char *NAME_text(int32_t code);
    overwritten between runs, and in *spec, which may be NULL, what it is. NULL for other numbers. */
 void *NAME_state(NAME *m, int32_t number, const calque_spec **spec);
 
-/* All state as it was exported. */
+/* All state as it was exported, or CALQUE_BUSY. */
 int32_t NAME_reset(NAME *m);
 
 /* The end of an instance and of its threads, whose memory may then be used for something else. */
