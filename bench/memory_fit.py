@@ -1,12 +1,14 @@
 """What a training step is predicted to hold beside what it holds, and what `calque.memory.fit` does with less: how long it takes to choose, what the
 fitted loss holds, how much slower its step is, and how far its gradients are from those of the whole batch.
 
-    python bench/memory_fit.py [--only mlp,gpt2] [--shares 0.75 0.5 0.35] [--small] [--threads 2] [--rounds 5]
+    python bench/memory_fit.py [--only mlp,gpt2] [--shares 0.75 0.5 0.35] [--of added|peak] [--batch 64] [--statistics whole]
+        [--small] [--threads 2] [--rounds 5]
 
 Each model in a process of its own, so that nothing of another one is in use. "held" is the largest number of bytes in use in three steps behind
 `reset_peak_memory_stats`. A share is the part of what loss and backward pass add to what is in use before them and to the gradients, which no cut
-makes smaller; rows say "nothing fits" where `fit` refuses. Gradients are compared where no batch norm sees other
-samples than before. "time" is the fitted step's, of the whole one's: medians of rounds that take turns: the whole batch, then the fitted one.
+makes smaller; with `--of peak` of all that is in use at the peak. `--batch` is that of one of the six steps. Rows say "nothing fits" where
+`fit` refuses. Gradients are compared where no batch norm sees other samples than before.
+"time" is the fitted step's, of the whole one's: medians of rounds that take turns: the whole batch, then the fitted one.
 """
 
 from __future__ import annotations
@@ -50,11 +52,11 @@ def scored(model: Any) -> Callable[..., Any]:
     return loss
 
 
-def job(name: str, small: bool) -> Case:
+def job(name: str, small: bool, batch: int = 0) -> Case:
     """One of the six steps of `bench/`."""
     found = JOBS[name]
     model = found.model(calque)
-    x, y = (calque.from_numpy(a) for a in found.batch(np.random.default_rng(0), found.small if small else found.batch_size))
+    x, y = (calque.from_numpy(a) for a in found.batch(np.random.default_rng(0), batch or (found.small if small else found.batch_size)))
     norms = any(isinstance(module, calque.nn.BatchNorm2d) for module in model.modules())
     loss = scored(model)
     if name == "lstm":  # its texts stand in columns, and `fit` cuts rows
@@ -134,7 +136,8 @@ def measure(name: str, options: argparse.Namespace) -> None:
     """Print the rows of a model."""
     calque.manual_seed(0)
     calque.set_num_threads(options.threads)
-    case = CASES[name](options.small)
+    case = job(name, options.small, options.batch) if options.batch else CASES[name](options.small)
+    norms = options.statistics or case.norms
     calque.synchronize()
 
     def whole(*inputs: Any) -> Any:
@@ -153,15 +156,15 @@ def measure(name: str, options: argparse.Namespace) -> None:
     alone = calque.memory.plan(whole, *case.inputs)
     kept = sum(gradient.nbytes for gradient in wanted)
     for share in options.shares:
-        budget = alone.before + kept + round(share * (alone.peak - alone.before - kept))
+        budget = round(share * alone.peak) if options.of == "peak" else alone.before + kept + round(share * (alone.peak - alone.before - kept))
         start = time.perf_counter()
         try:
-            fitted = calque.memory.fit(case.loss, *case.inputs, budget=budget, batch_statistics=case.norms)
-        except MemoryPlanError:
-            print(f"{head} | {share} | {time.perf_counter() - start:.2f} | nothing fits | | | | |", flush=True)
+            fitted = calque.memory.fit(case.loss, *case.inputs, budget=budget, batch_statistics=norms)
+        except MemoryPlanError as error:
+            print(f"{head} | {share} | {time.perf_counter() - start:.2f} | nothing fits: {error} | | | | |", flush=True)
             continue
         chosen = time.perf_counter() - start
-        error = distance(gradients(case, fitted), wanted) if case.norms == "whole" else float("nan")
+        error = distance(gradients(case, fitted), wanted) if norms == "whole" else float("nan")
         again = stepped(case, fitted)
         for warm in (step, again):
             seconds(warm)
@@ -182,6 +185,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="names of models, separated by commas")
     parser.add_argument("--shares", type=float, nargs="+", default=[0.75, 0.5, 0.35])
+    parser.add_argument("--of", choices=["added", "peak"], default="added", help="what the shares are parts of")
+    parser.add_argument("--batch", type=int, default=0, help="another size of the batch, for the six steps of bench/")
+    parser.add_argument("--statistics", choices=["whole", "micro"], help="what batch norms see (default: micro-batches where there are any)")
     parser.add_argument("--small", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)

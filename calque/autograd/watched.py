@@ -31,8 +31,9 @@ WHOLE, MEMBER, NODE = 900, 200, 2000  # bytes of a superinstruction, of a step a
 _BOUNDED = (dtypes.int64, dtypes.int32, dtypes.uint8, dtypes.float32, dtypes.float64)
 
 
-class NotAtOnce(Exception):
-    """An operation is to be recorded: nothing of what is watched may be, for that would be part of a program, beside what runs instead."""
+class NotAtOnce(BaseException):
+    """An operation is to be recorded: nothing of what is watched may be, for that would be part of a program, beside what runs instead. No error,
+    which public functions would say more about."""
 
 
 class Member:
@@ -317,7 +318,7 @@ def watch(
         steady = watched.steady and local.state.trace is watched and source.warned == watched.warned
     except Unread:
         raise
-    except Exception:  # the caller has it run with the operands themselves, which then says so, unless it is about their shadows
+    except (Exception, NotAtOnce):  # the caller has it run with the operands themselves, which then says so, unless it is about their shadows
         pass
     finally:
         if local.state.trace is watched:

@@ -79,7 +79,10 @@ class Requests:
     def __next__(self) -> tuple[int, Any]:
         if self.error is not None:
             error, self.error = self.error, None
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # the frame would refer to what refers to it
         return next(self.rest)
 
 
@@ -247,7 +250,10 @@ class WorkerPass:
             if not self.loader.streamed:
                 self.progress.handed_out(asked.number)  # last: what a signal handler raises in the middle of a request loses no batch
             if error is not None:
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error, asked  # the frame would refer to what refers to it
             if self.loader.streamed:
                 self.count.check(self.samples(), ended=ended and not self.left and not self.asked)
             if not ended:

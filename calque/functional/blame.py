@@ -355,12 +355,12 @@ def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keyword
                 return found
             raise
     meant = explained(name, function, args, keywords, error)
-    if meant is None and error.args and isinstance(error.args[0], str) and len(error.args[0]) > CalqueError.longest:
-        if not isinstance(error, CalqueError):  # these do so themselves
-            error.args = (clipped(error.args[0], CalqueError.longest, False), *error.args[1:])
+    if meant is None and not isinstance(error, CalqueError) and error.args and isinstance(error.args[0], str):  # ours do so themselves
+        error.args = (clipped(error.args[0], CalqueError.longest, False), *error.args[1:])
     if meant is not None:
-        meant.__suppress_context__ = True
-        raise meant
+        meant.__suppress_context__, said = True, [meant]
+        del meant, error  # a frame that refers to the error that refers to it keeps all tensors of the call until the next collection
+        raise said.pop()
     return NOTHING
 
 

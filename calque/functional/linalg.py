@@ -410,11 +410,15 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
         for i in range(count - length + 1):
             j = i + length - 1
             cost[i, j] = min((cost[i, k][0] + cost[k + 1, j][0] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j))
+    return _chained(matrices, cost, 0, count - 1)
 
-    def multiply(i: int, j: int) -> Tensor:
-        return matrices[i] if i == j else mm(multiply(i, cost[i, j][1]), multiply(cost[i, j][1] + 1, j))
 
-    return multiply(0, count - 1)
+def _chained(matrices: Sequence[Tensor], cost: dict[tuple[int, int], tuple[int, int]], i: int, j: int) -> Tensor:
+    """The product of the matrices from i to j."""
+    if i == j:
+        return matrices[i]
+    k = cost[i, j][1]
+    return mm(_chained(matrices, cost, i, k), _chained(matrices, cost, k + 1, j))
 
 
 def identity_like(x: Tensor) -> Tensor:

@@ -83,7 +83,10 @@ def _into(out: Any, function: Any, args: Any, keywords: Any, how: Any) -> Any:
             raise
         if (meant := explained(function.__name__, function, args, keywords, error)) is None:
             raise
-        raise meant from None
+        try:
+            raise meant from None
+        finally:
+            del meant  # as in `answer`
 
 
 def _memory(*, layout: Any = None, pin_memory: bool = False) -> None:

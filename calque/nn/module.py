@@ -107,9 +107,9 @@ class Module(Conversions):
             if isinstance(error, NotDense) and type(self).__module__.startswith("calque."):  # a layer that looks at layouts first
                 if found := overriding((*args, *kwargs.values())):
                     return ask(self.forward, found, args, kwargs)
-            meant = annotate(self, error, args, kwargs)
-            if meant is not error:
-                raise meant from meant.__cause__
+            meant = [found for found in (annotate(self, error, args, kwargs),) if found is not error]
+            if meant:  # a frame that refers to the error that refers to it keeps all tensors of the call until the next collection
+                raise meant[0] from meant.pop().__cause__
             raise
 
     def hybridize(self, active: bool = True, *, fullgraph: bool = False) -> Any:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import field
 from inspect import CO_OPTIMIZED
+from threading import get_ident
 from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any, NamedTuple
 
@@ -54,8 +55,8 @@ class NamedValue:
 def user_frames(level: int = 1) -> list[FrameType]:
     """The frames of the user, of all threads; those of this one innermost first."""
     found: list[FrameType] = []
-    mine = sys._getframe(level)
-    for start in [mine, *(f for f in sys._current_frames().values() if f is not sys._getframe())]:
+    others = [f for thread, f in sys._current_frames().items() if thread != get_ident()]  # a frame that refers to itself would keep what all hold
+    for start in [sys._getframe(level), *others]:
         frame: FrameType | None = start
         while frame is not None:
             if not inside_package(frame.f_code.co_filename) and frame not in found:

@@ -218,10 +218,10 @@ ELSEWHERE: list[Callable[[], None]] = []
 def raise_pending() -> None:
     """Raise the first error of earlier asynchronous work that nobody has seen yet."""
     while unreported:
-        error = unreported.pop(0)
-        if not getattr(error, "calque_reported", False):
-            error.calque_reported = True  # type: ignore[attr-defined]  # other values that it has cost may be kept, and never read
-            raise error
+        first = [unreported.pop(0)]
+        if not getattr(first[0], "calque_reported", False):
+            first[0].calque_reported = True  # type: ignore[attr-defined]  # other values that it has cost may be kept, and never read
+            raise first.pop()  # the frame would refer to what refers to it
 
 
 def dispatch(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,14 +149,121 @@ def test_classes_of_names_that_they_use_themselves(tmp_path: Path) -> None:
 def test_a_wheel_with_programs_of_names_that_it_uses_itself(tmp_path: Path) -> None:
     """A program named `state` kept a model from being made."""
     x = calque.ones(2)
-    entries = {name: (lambda x, k=k: x * k, x) for k, name in enumerate(("state", "threads", "reset"), 2)}
+    entries = {name: (lambda number, k=k: number * k, x) for k, name in enumerate(("state", "threads", "reset", "state_", "_block"), 2)}
     files = calque.export(nn.Identity(), x, entries=entries).compile(tmp_path, name="names", wheel=True)
     zipfile.ZipFile(next(file for file in files if file.suffix == ".whl")).extractall(tmp_path / "site")
     script = (
         "import numpy as np, names\nm, x = names.Model(threads=2), np.ones(2, np.float32)\n"
-        "assert [f(x)[0] for f in (m.state_, m.threads_, m.reset_)] == [2, 3, 4] and m.threads == 2 and m.state == {}\nm.reset()"
+        "assert [f(number=x)[0] for f in (m.state_, m.threads_, m.reset_, m.state__, m._block_)] == [2, 3, 4, 5, 6]\n"
+        "assert m.threads == 2 and m.state == {}\nm.reset()"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", script], env={**os.environ, "PYTHONPATH": str(tmp_path / "site")}, check=True)
+
+
+ALONE = """
+import copy, ctypes, gc, os, pickle, threading, time, weakref
+import numpy as np, wide
+gc.disable()
+
+def running(count):
+    end = time.monotonic() + 60  # a thread that was joined may still be on its way out
+    while (found := len(os.listdir("/proc/self/task"))) != count and time.monotonic() < end:
+        time.sleep(0.01)
+    return found == count
+
+alone = len(os.listdir("/proc/self/task"))
+
+def refused(call, kind):
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    raise AssertionError(call)
+
+# Two threads that share one instance: each call has the numbers of its own input, or is refused.
+x = [np.full((8, 256), value, np.float32) for value in (0.01, 0.02)]
+m = wide.Model()
+wanted = [m.forward(one) for one in x]
+told, wrong, calls, end = [], [], [0, 0], time.monotonic() + 20
+
+def use(k):
+    while time.monotonic() < end and not (told and sum(calls) > 200):
+        try:
+            found = m.forward(x[k])
+        except wide.NativeError as error:
+            told.append(str(error))
+        else:
+            calls[k] += 1
+            if not np.array_equal(found, wanted[k]):
+                wrong.append(k)
+
+threads = [threading.Thread(target=use, args=(k,)) for k in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+text = "[forward] expected no other thread to use this instance, got one that runs it; give each thread a Model of its own, or a lock around calls"
+assert not wrong and set(told) <= {text}, (len(wrong), set(told))
+
+# The same where nothing depends on chance: an instance whose flag says that it runs.
+refused(lambda: m.add(np.ones(3, np.float32), np.array([9])), wide.NativeError)  # the last error: not what others are told
+flag = ctypes.c_int32.from_address(m._instance.value + 24)
+before = {name: value.copy() for name, value in m.state.items()}
+flag.value = 1
+assert refused(lambda: m.forward(x[0]), wide.NativeError) == text
+m.state["calls"][...] = 7
+assert refused(m.reset, wide.NativeError).startswith("[reset] expected no other thread") and m.state["calls"] == 7
+flag.value = 0
+m.reset()
+assert m.state["calls"] == 0 and before["calls"] == sum(calls) + 2
+
+# No copies.
+for copied in (copy.copy, copy.deepcopy, pickle.dumps, lambda m: pickle.dumps(m, 0), lambda m: copy.deepcopy([m]), lambda m: pickle.dumps(m.forward)):
+    assert refused(lambda: copied(m), TypeError).startswith("[Model] expected no copy or pickle of an instance")
+
+# An instance and its threads end with the last reference; what is seen of its memory stays.
+two = wide.Model(threads=2)
+assert running(alone + 1)
+ended, calls, out = weakref.ref(two), two.state["calls"], two.forward(x[0])
+call = two.forward
+del two
+assert ended() and calls == 1 and np.array_equal(call(x[0]), out) and calls == 2  # a method is a reference
+kept = out.copy()
+del call
+assert ended() is None and running(alone)
+others = [wide.Model() for _ in range(4)]
+for other in others:
+    other.forward(x[1])
+assert calls == 2 and np.array_equal(out, kept)
+"""
+
+
+class Wide(nn.Module):
+    """Long enough for two threads to meet; counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*[nn.Linear(256, 256) for _ in range(8)])
+        self.register_buffer("calls", calque.zeros(()))
+
+    def forward(self, x: Any) -> Any:
+        self.calls.add_(1)
+        return self.layers(x)
+
+    def add(self, x: Any, index: Any) -> Any:
+        return x[index]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads as Linux does")
+def test_an_instance_of_a_wheel_is_one_thread_s_and_nobody_else_s(tmp_path: Path) -> None:
+    """A second thread was told the error before, a copy shared the memory and ended it, and an instance outlived its last reference."""
+    calque.manual_seed(0)
+    model = Wide()
+    entries = {"add": (model.add, (calque.ones(3), calque.tensor([0])))}
+    files = calque.export(model, calque.ones(8, 256), entries=entries).compile(tmp_path, name="wide", wheel=True)
+    zipfile.ZipFile(next(file for file in files if file.suffix == ".whl")).extractall(tmp_path / "site")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    subprocess.run([sys.executable, "-W", "error", "-c", ALONE], env=environment, check=True)
 
 
 def test_wheels_that_cannot_be_are_refused(tmp_path: Path) -> None:

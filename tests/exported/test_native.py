@@ -246,6 +246,7 @@ def test_bad_input_is_told_and_nothing_is_written(taken: Any) -> None:
     running = ctypes.c_int32.from_address(m.pointer.value + 24)  # as while another thread runs it
     running.value = 1
     assert lib.run(m, 0, [index, x], outputs()) == runtime.BUSY and "another thread" in lib.text(runtime.BUSY)
+    assert lib.call("reset", m.pointer) == runtime.BUSY and lib.state(m)["calls"][0] == 2  # it wrote under the run before
     running.value = 0
     works(3)
     assert lib.call("run", None, 0, None, 0, None, 0) == runtime.NULL
@@ -357,6 +358,8 @@ def test_what_cannot_be_built_is_refused(tmp_path: Path) -> None:
         ({"sizes": {"n": 1, "m": 2}}, "got 'm', which no entry has; the free sizes are n"), ({"sizes": [1]}, "sizes="),
         ({"target": "web", "linker": False, "sizes": {"n": 1}}, "linker=False"), ({"target": "z80"}, "expected target"),
         ({"name": "a b"}, "as an identifier of C, such as a_b, got 'a b'"),
+        *(({"name": name}, f"such as {name}_model, got '{name}', which C or C++ has") for name in ("int", "mutable", "free", "std", "int32_t")),
+        *(({"name": name, "wheel": True}, f"got '{name}', which Python or NumPy has") for name in ("json", "numpy", "lambda")),
         ({"name": ""}, "identifier"), ({"weights": "nowhere"}, "'inside' or 'file'"), ({"cpu": "z80", "sizes": {"n": 1}}, "expected cpu"),
         ({"target": "aarch64-linux-gnu", "cpu": "native", "sizes": {"n": 1}}, "expected cpu" if host_target() != "aarch64-linux-gnu" else None),
         ({"sizes": {"n": list(range(1, 10)) * 8}}, "at most 64"),
@@ -394,7 +397,8 @@ def test_objects_for_every_system_are_made_here_and_twice_the_same(tmp_path: Pat
 
 @cc
 def test_the_header_is_c_and_cplusplus_and_has_a_function_for_each_program(tmp_path: Path) -> None:
-    entries = {"run": (lambda d: d * 2, calque.ones(2)), "RUN": (lambda inputs: inputs + 1, calque.ones(2))}  # names that the header uses itself
+    words = (lambda d, mutable, export: d * mutable + export, (calque.ones(2),) * 3)  # of C++, but not of C
+    entries = {"run": words, "RUN": (lambda inputs: inputs + 1, calque.ones(2))}  # names that the header uses itself
     exported = calque.export(
         lambda x, int: {"x": x + int, "double": int * 2}, (calque.ones(2), calque.ones(2, dtype=calque.int32)), entries=entries
     )

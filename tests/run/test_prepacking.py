@@ -252,3 +252,20 @@ def test_of_two_threads_that_pack_the_same_one_is_told_when_it_no_longer_holds()
     assert [form.executable.outdated for form in forms] == [False, True]
     both.release()
     assert forms[0].executable.outdated
+
+
+def test_what_ran_before_keeps_no_memory_beside_what_is_packed() -> None:
+    """A batch that is given again and again is packed as weights are; the program that ran until then kept the memory of its results."""
+    model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10))
+    optimizer, x, y = calque.optim.SGD(model.parameters(), lr=0.01), calque.randn(128, 784), calque.randint(0, 10, (128,))
+    held, packed = [], []
+    for _ in range(RUNS + 9):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        calque.synchronize()
+        gc.collect()
+        memory = calque.stats()["memory"]
+        packed.append(memory["packed"])
+        held.append(memory["in_use"] - memory["packed"])
+    assert packed[-1] > 0 and held[-1] <= held[packed.index(packed[-1]) - 1] + (1 << 18)  # its results are 1.5 MiB

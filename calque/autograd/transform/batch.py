@@ -45,6 +45,10 @@ class BatchFrame(Frame):
         self.at = -1  # the slice whose values are read, while the host computes something slice by slice
         self.arguments: list[tuple[Tensor, Tensor, int]] = []  # (slice, argument, its dim)
 
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self.arguments = []  # their slices refer to this frame
+
     # -------------------------------------------------------------------------------------------- into and out of it
 
     def slice_of(self, x: Tensor, dim: int) -> Tensor:

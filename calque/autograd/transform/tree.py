@@ -63,32 +63,32 @@ def _open(x: Any) -> tuple[Any, Any] | None:
 def flatten(x: Any) -> tuple[list[Any], Any]:
     """(leaves, structure). Transforms look at ordinary tensors: their handles have no room for the class of another."""
     leaves: list[Any] = []
-
-    def visit(value: Any) -> Any:
-        found = _open(value)
-        if found is None:
-            leaves.append(ordinary(value))
-            return LEAF
-        return Container(value.__class__, found[0], tuple([visit(v) for v in found[1]]))
-
-    structure = visit(x)
+    structure = _visited(x, leaves)
     return leaves, structure
+
+
+def _visited(value: Any, leaves: list[Any]) -> Any:
+    """The structure, and its leaves in the list. A function inside of `flatten` would refer to itself, and keep the leaves."""
+    found = _open(value)
+    if found is None:
+        leaves.append(ordinary(value))
+        return LEAF
+    return Container(value.__class__, found[0], tuple([_visited(v, leaves) for v in found[1]]))
 
 
 def unflatten(leaves: list[Any], structure: Any) -> Any:
     """The containers again, around other leaves."""
-    rest: Iterator[Any] = iter(leaves)
+    return _built(structure, iter(leaves))
 
-    def build(node: Any) -> Any:
-        if node is LEAF:
-            return next(rest)
-        values = [build(child) for child in node.children]
-        if node.keys is not None:
-            pairs = zip(node.keys, values, strict=True)
-            return defaultdict(None, pairs) if node.kind is defaultdict else node.kind(pairs)
-        return node.kind(*values) if hasattr(node.kind, "_fields") else node.kind(values)
 
-    return build(structure)
+def _built(node: Any, rest: Iterator[Any]) -> Any:
+    if node is LEAF:
+        return next(rest)
+    values = [_built(child, rest) for child in node.children]
+    if node.keys is not None:
+        pairs = zip(node.keys, values, strict=True)
+        return defaultdict(None, pairs) if node.kind is defaultdict else node.kind(pairs)
+    return node.kind(*values) if hasattr(node.kind, "_fields") else node.kind(values)
 
 
 def mapped(function: Callable[[Any], Any], x: Any) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from calque.exported.native.header import C_TYPES, RESERVED, TAKEN, c_name
 from calque.exported.native.plan import DTYPES, Plan, Signature
+from calque.exported.native.runtime import BUSY
 from calque.exported.native.tables import most_threads
 
 _FOLDER = Path(__file__).with_name("around")
@@ -80,7 +81,7 @@ def wheel(plan: Plan, target: str, shared: str, files: Mapping[str, bytes]) -> t
     """
     name, version = plan.name, "1.0.0"
     threads = str(most_threads(plan.targets[0]))
-    module = _filled("module.py.txt", name, SHARED=shared, DTYPES=repr(DTYPES), PROGRAM=plan.signatures[0].name, MOST=threads)
+    module = _filled("module.py.txt", name, SHARED=shared, DTYPES=repr(DTYPES), PROGRAM=plan.signatures[0].name, MOST=threads, BUSY=str(BUSY))
     tag, info = f"py3-none-{TAGS[target]}", f"{name}-{version}.dist-info"
     held = {f"{name}/__init__.py": module.encode(), **{f"{name}/{file}": data for file, data in files.items()}}
     held[f"{info}/METADATA"] = (

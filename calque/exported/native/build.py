@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from calque.base.errors import ArgumentError, ExportError, MissingExtraError
 from calque.base.extras import need, there
 from calque.base.text import shown
 from calque.exported.native.around import TAGS, classes, cmake, wheel
-from calque.exported.native.header import header
+from calque.exported.native.header import DECLARED, WORDS, header
 from calque.exported.native.plan import FUNCTIONS, Plan, make_plan
 from calque.exported.native.tables import library_texts, most_threads, weights_file
 from calque.exported.native.web import web_files
@@ -51,14 +52,22 @@ TARGETS = {
 MOST_INSIDE = 256 << 20  # bytes of weights in a library
 
 
+def _check_name(name: Any, with_wheel: bool) -> None:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+        like = re.sub(r"^[^A-Za-z]+|[^A-Za-z0-9_]", lambda found: "_" * (found.start() > 0), str(name)[:40]) or "model"
+        raise ArgumentError(f"[compile] expected name as an identifier of C, such as {like}, got {shown(name)}")
+    in_c, in_python = name in f"{WORDS} {DECLARED}".split(), with_wheel and (name in (*sys.stdlib_module_names, "numpy") or iskeyword(name))
+    if in_c or in_python:
+        whose = "C or C++ has" if in_c else "Python or NumPy has"
+        raise ArgumentError(f"[compile] expected a name that nobody else has, such as {name}_model, got {name!r}, which {whose}")
+
+
 def compile_exported(
     entries: Mapping[str, Any], values: Mapping[str, Any], folder: str | os.PathLike[str], target: str, name: str, sizes: Mapping[str, Any] | None,
     cpu: str, weights: str, linker: str | bool, with_wheel: bool,
 ) -> list[Path]:  # fmt: skip
     """See `Exported.compile`."""
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
-        like = re.sub(r"^[^A-Za-z]+|[^A-Za-z0-9_]", lambda found: "_" * (found.start() > 0), str(name)[:40]) or "model"
-        raise ArgumentError(f"[compile] expected name as an identifier of C, such as {like}, got {shown(name)}")
+    _check_name(name, with_wheel)
     if weights not in ("inside", "file"):
         raise ArgumentError(f"[compile] expected weights as 'inside' or 'file', got {shown(weights)}")
     if sizes is not None and not isinstance(sizes, Mapping):

@@ -11,12 +11,27 @@ from calque.exported.native.runtime import CODES
 from calque.exported.native.tables import most_threads
 
 C_TYPES = {"float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t", "bool": "uint8_t"}
-TAKEN = """
-auto break case char const continue default do double else enum extern float for goto if inline int long register restrict return short signed
-sizeof static struct switch typedef union unsigned void volatile while bool class delete new operator private protected public template this throw
-try using virtual namespace and or not xor m d inputs outputs
+WORDS = """
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class co_await co_return co_yield compl concept
+const consteval constexpr constinit const_cast continue decltype default delete do double dynamic_cast else enum explicit export extern false float
+for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
+reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast struct switch template this thread_local throw true try
+typedef typeid typename typeof union unsigned using virtual void volatile wchar_t while xor xor_eq linux unix
 """
+"""Words of C and C++, and what GCC defines."""
+
+TAKEN = WORDS + "m d inputs outputs"
 """Words that parameters cannot be called."""
+
+DECLARED = """
+main std calque int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t uintptr_t intptr_t intmax_t uintmax_t size_t ptrdiff_t
+NULL EOF FILE fpos_t div_t ldiv_t lldiv_t stdin stdout stderr BUFSIZ RAND_MAX abort abs atexit atof atoi atol atoll bsearch calloc div exit _Exit
+free getenv labs ldiv llabs lldiv malloc mblen mbstowcs mbtowc qsort quick_exit rand realloc srand strtod strtof strtol strtold strtoll strtoul
+strtoull system wcstombs wctomb clearerr fclose feof ferror fflush fgetc fgetpos fgets fopen fprintf fputc fputs fread freopen fscanf fseek fsetpos
+ftell fwrite getc getchar gets perror printf putc putchar puts remove rename rewind scanf setbuf setvbuf snprintf sprintf sscanf tmpfile tmpnam
+ungetc vfprintf vprintf vsnprintf vsprintf random
+"""
+"""Names that the headers, or what they include, or every program, have for something else."""
 
 RESERVED = (*FUNCTIONS, "new", "new_threads", "free", "read_weights")
 """What functions of programs cannot be called, behind the name of the library."""
@@ -58,7 +73,8 @@ int32_t NAME_create(void *memory, uint64_t bytes, const void *weights, uint64_t 
    outputs or state. */
 int32_t NAME_run(NAME *m, int32_t program, const calque_tensor *inputs, int32_t input_count, const calque_tensor *outputs, int32_t output_count);
 
-/* The text of the last error of an instance, with what was expected; the text of an error code. */
+/* The text of the last error of an instance, with what was expected; the text of an error code, which is all there is of CALQUE_BUSY: the last
+   error is then that of the thread that uses the instance. */
 const char *NAME_error(const NAME *m);
 const char *NAME_text(int32_t code);
 
@@ -66,7 +82,7 @@ const char *NAME_text(int32_t code);
    overwritten between runs, and in *spec, which may be NULL, what it is. NULL for other numbers. */
 void *NAME_state(NAME *m, int32_t number, const calque_spec **spec);
 
-/* All state as it was exported. */
+/* All state as it was exported, or CALQUE_BUSY. */
 int32_t NAME_reset(NAME *m);
 
 /* The end of an instance and of its threads, whose memory may then be used for something else. */

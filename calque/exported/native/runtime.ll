@@ -480,7 +480,12 @@ entry:
 look:
   %magic = load i64, ptr %m
   %ours = icmp eq i64 %magic, MAGIC
-  br i1 %ours, label %start, label %fail
+  br i1 %ours, label %take, label %fail
+take:
+  %busyp = getelementptr i8, ptr %m, i64 24
+  %before = atomicrmw xchg ptr %busyp, i32 1 acquire
+  %idle = icmp eq i32 %before, 0
+  br i1 %idle, label %start, label %fail_busy
 start:
   %weights = load ptr, ptr %m + 32
   %state = load ptr, ptr %m + 56
@@ -500,9 +505,12 @@ body:
   call void @move(ptr %target, ptr %source, i64 %size)
   br label %loop
 done:
+  store atomic i32 0, ptr %busyp release, align 4
   ret i32 0
 fail:
   ret i32 C_INSTANCE
+fail_busy:
+  ret i32 C_BUSY
 }
 
 define ptr @NAME_state(ptr %m, i32 %number, ptr %spec) nounwind {

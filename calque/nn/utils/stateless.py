@@ -24,16 +24,16 @@ MISSING = object()
 def _places(module: Any) -> dict[str, Place]:
     """Where each parameter and buffer is kept, by its dotted name; shared ones and shared modules under every name."""
     found: dict[str, Place] = {}
-
-    def visit(owner: Any, prefix: str, around: tuple[Any, ...]) -> None:
-        for registry in (owner._parameters, owner._buffers):
-            found.update({prefix + name: (registry, name) for name, value in registry.items() if value is not None})
-        for name, child in owner._modules.items():
-            if child is not None and not any(child is outer for outer in around):  # a module may hold one that holds it
-                visit(child, f"{prefix}{name}.", (*around, child))
-
-    visit(module, "", (module,))
+    _add_places(found, module, "", (module,))
     return found
+
+
+def _add_places(found: dict[str, Place], owner: Any, prefix: str, around: tuple[Any, ...]) -> None:
+    for registry in (owner._parameters, owner._buffers):
+        found.update({prefix + name: (registry, name) for name, value in registry.items() if value is not None})
+    for name, child in owner._modules.items():
+        if child is not None and not any(child is outer for outer in around):  # a module may hold one that holds it
+            _add_places(found, child, f"{prefix}{name}.", (*around, child))
 
 
 def _elsewhere(module: Any, name: str) -> Place:

@@ -250,6 +250,7 @@ class CpuExecutable(Executable):
     def prepacked(self, weights: Mapping[int, Array]) -> "CpuExecutable":
         """See `backend.base.Executable.prepacked`."""
         linked = self.linked
+        self.give_up()  # the other runs in its place, and keeps memory of its own
         memory = [HERE.pool.empty(pack.nbytes, np.dtype(np.uint8)) for pack in linked.packs]
         job, words, rows = linked.words.copy(), linked.words.copy(), [pack.weights for pack in linked.packs]
         for pack, block in zip(linked.packs, memory, strict=True):

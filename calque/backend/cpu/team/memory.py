@@ -364,7 +364,10 @@ class Pool:
         sizes = f"{human(asked)} of free memory", f"{human(max(free, 0))} free with {human(self._in_use)} in use"
         error = OutOfMemoryError(f"[memory] expected {sizes[0]}, got {sizes[1]}; use a smaller batch, free tensors, or raise CALQUE_MEMORY_LIMIT")
         error.sizes, error.nbytes = sizes, (asked, max(free, 0))
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # the frame would refer to what refers to it, and keep what could be free now
 
 
 def _apart(count: int, dtype: np.dtype[Any]) -> Array:

@@ -264,32 +264,33 @@ def LeafSpec() -> TreeSpec:
 def tree_flatten_with_path(tree: Any, is_leaf: Any = None) -> tuple[list[tuple[Any, Any]], TreeSpec]:
     """([(path, leaf), ...], structure)."""
     found: list[tuple[Any, Any]] = []
+    return found, _walked(tree, (), is_leaf, found)
 
-    def walk(value: Any, path: tuple[Any, ...]) -> TreeSpec:
-        if _is_leaf(value, is_leaf):
-            found.append((path, value))
-            return LeafSpec()
-        kind = _get_node_type(value)
-        values, context = SUPPORTED_NODES[kind].flatten_fn(value)
-        keys = SUPPORTED_NODES[kind].keys(value, context)
-        return TreeSpec(kind, context, [walk(inner, (*path, key)) for inner, key in zip(values, keys)])
 
-    return found, walk(tree, ())
+def _walked(value: Any, path: tuple[Any, ...], is_leaf: Any, found: list[tuple[Any, Any]]) -> TreeSpec:
+    """The structure, and its leaves with their paths in the list. A function inside of another one that refers to itself would keep them."""
+    if _is_leaf(value, is_leaf):
+        found.append((path, value))
+        return LeafSpec()
+    kind = _get_node_type(value)
+    values, context = SUPPORTED_NODES[kind].flatten_fn(value)
+    keys = SUPPORTED_NODES[kind].keys(value, context)
+    return TreeSpec(kind, context, [_walked(inner, (*path, key), is_leaf, found) for inner, key in zip(values, keys)])
 
 
 def tree_flatten(tree: Any, is_leaf: Any = None) -> tuple[list[Any], TreeSpec]:
     """(leaves, structure)."""
     leaves: list[Any] = []
+    return leaves, _taken_apart(tree, is_leaf, leaves)
 
-    def walk(value: Any) -> TreeSpec:
-        if _is_leaf(value, is_leaf):
-            leaves.append(value)
-            return LeafSpec()
-        kind = _get_node_type(value)
-        values, context = SUPPORTED_NODES[kind].flatten_fn(value)
-        return TreeSpec(kind, context, [walk(inner) for inner in values])
 
-    return leaves, walk(tree)
+def _taken_apart(value: Any, is_leaf: Any, leaves: list[Any]) -> TreeSpec:
+    if _is_leaf(value, is_leaf):
+        leaves.append(value)
+        return LeafSpec()
+    kind = _get_node_type(value)
+    values, context = SUPPORTED_NODES[kind].flatten_fn(value)
+    return TreeSpec(kind, context, [_taken_apart(inner, is_leaf, leaves) for inner in values])
 
 
 def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> Any:

@@ -129,7 +129,7 @@ private:
     }
 
     void check(std::int32_t code) const {
-        if (code) throw calque::error(code, NAME_error(instance()));
+        if (code) throw calque::error(code, code == CALQUE_BUSY ? NAME_text(code) : NAME_error(instance()));
     }
 
     static void sized(std::size_t found, std::size_t wanted, const char *name) {
