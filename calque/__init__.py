@@ -30,6 +30,7 @@ from calque.autograd.modes import (
     set_grad_enabled,
 )
 from calque.backends import get_float32_matmul_precision, set_float32_matmul_precision
+from calque.base.collector import count_as_old as _count_as_old
 from calque.base.device import Device as device
 from calque.base.device import get_default_device, set_default_device
 from calque.base.dtypes import NAMED as _NAMED
@@ -169,4 +170,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_NAMES, *_ON_FIRST_USE, *_function_on_first_use.__dict__["names"]})
 
 
+_count_as_old()
 _starting.over()

@@ -186,6 +186,11 @@ def backend() -> Backend:
     return found
 
 
+def compiles() -> bool:
+    """Whether this process has loaded a backend that compiles."""
+    return bool(_loaded)
+
+
 def host_memory() -> Memory:
     """The memory of the backend that `settings.backend` names. The CPU's does not load the compiler."""
     name = "cpu" if settings.backend == "ref" else settings.backend

@@ -2,8 +2,9 @@
 
 The choice is a rule on the program alone (its work, how often it was seen, whether it updates state) and on what was recorded before, never on
 timing, so seeded processes are bit-reproducible: small programs without in-place state are interpreted the first few times, everything else is
-compiled, except what comes from a line whose programs seldom repeat: that is interpreted until this has taken as long as planning would.
-Interpreted and compiled forms round differently; `settings.deterministic` has everything compiled, so how often a program was seen changes nothing.
+compiled, except what comes from a line whose programs seldom repeat: that is interpreted until this has taken as long as planning would, and what
+rounds alike in both forms: in a process that has compiled nothing, until this has taken as long as loading the compiler. Other programs' forms round
+differently; `settings.deterministic` has everything compiled, so how often a program was seen changes nothing.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from calque.ir.program import Program
 from calque.observe import events
 from calque.observe.causes import compiled
 from calque.observe.source import user_line
-from calque.run.backends import Compiled, Interpreted, Structure, allocate, compile_or_interpret
+from calque.run.backends import Compiled, Interpreted, Structure, allocate, compile_or_interpret, compiles
 from calque.run.buffer import Buffer, host_array, interrupted, next_program
 from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage
 from calque.run.engine import CPU_QUEUE, ENGINE, Queue, Task, alone, depths, drain, forget_frames, somebody_waits
-from calque.run.estimate import estimates, in_operations
+from calque.run.estimate import ALIKE_WORK, LOADING, PLAN_NODE, SIZED_NODE, estimates, in_operations, interpreted_for, rounds_alike
 from calque.run.interrupt import SHIELD, of_handler
 from calque.run.memory import UNNAMED, out_of_memory, out_of_program
 from calque.run.partial import LEFT, Absence, Partial, back
@@ -39,10 +40,6 @@ from calque.run.queues import at, on, queue_of
 
 INTERPRET_WORK = 16_384  # scalar operations below which a program is interpreted at first; 0: none is, however seldom it comes
 INTERPRET_TIMES = 16  # compiling takes as long as interpreting some hundred times; a loop that goes on has soon earned it back
-PLAN_NODE = 100  # microseconds to plan and link a node
-SIZED_NODE = 20  # ... where that follows from others by arithmetic
-INTERPRET_NODE = 2  # ... to interpret one, and one more for every...
-INTERPRET_RATE = 1_000  # ... scalar operations
 QUEUE_FULL = 1e-3  # seconds from which handing a task over is shown in a profile
 INLINE_WORK = 200_000  # cost (see `estimate_cost`) below which a wake-up of the engine thread takes longer than what it hides
 INLINE_HABIT_WORK = 100_000_000  # the same for a program whose result was always waited for at once: some ten milliseconds
@@ -155,21 +152,20 @@ class Plan:
     def patience(self) -> int:
         """How often it is interpreted before it is compiled."""
         if self.seldom and self.program.nodes and INTERPRET_WORK:
-            return min(3 * INTERPRET_TIMES, self._interpreted_for(PLAN_NODE))
-        return INTERPRET_TIMES if self.work < INTERPRET_WORK and not self.stateful else 0
-
-    def _interpreted_for(self, microseconds: int) -> int:
-        """How often it is interpreted in so many microseconds for each of its nodes."""
-        nodes = len(self.program.nodes)
-        return microseconds * nodes // max(1, INTERPRET_NODE * nodes + self.cost // INTERPRET_RATE)
+            return min(3 * INTERPRET_TIMES, interpreted_for(PLAN_NODE, self.program, self.cost))
+        if self.work < INTERPRET_WORK and not self.stateful:
+            return INTERPRET_TIMES
+        if not INTERPRET_WORK or self.work >= ALIKE_WORK or compiles() or not rounds_alike(self.program):
+            return 0
+        return interpreted_for(PLAN_NODE, self.program, self.cost, LOADING)
 
     def _sized(self) -> bool:
         """Whether planning it by arithmetic, or for others that are planned so, is worth what it costs; that is asked once. All programs of a
         structure together are interpreted no longer than planning one of them whole would take."""
-        if self.seen != 1 + self._interpreted_for(SIZED_NODE):
+        if self.seen != 1 + interpreted_for(SIZED_NODE, self.program, self.cost):
             return False
         self.structure = Structure(self.program)
-        return self.structure.pays(min(INTERPRET_TIMES, self._interpreted_for(PLAN_NODE)))
+        return self.structure.pays(min(INTERPRET_TIMES, interpreted_for(PLAN_NODE, self.program, self.cost)))
 
     def _choose(self) -> Compiled | Interpreted:
         self.seen += 1

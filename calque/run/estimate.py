@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from calque.base.dtypes import bool_, float32, float64, int64
 from calque.base.layout import Layout
 from calque.ir.program import Program
 from calque.ops.opdef import OpDef
@@ -46,6 +47,30 @@ def in_operations(plain: int, products: int) -> int:
 def estimate_cost(program: Program) -> int:
     """The same of a program."""
     return in_operations(*estimates(program))
+
+
+LOADING = 20_000  # microseconds to load what compiles
+PLAN_NODE = 100  # microseconds to plan and link a node
+SIZED_NODE = 20  # ... where that follows from others by arithmetic
+INTERPRET_NODE = 2  # ... to interpret one, and one more for every...
+INTERPRET_RATE = 1_000  # ... scalar operations
+
+
+def interpreted_for(microseconds: int, program: Program, cost: int, more: int = 0) -> int:
+    """How often a program is interpreted in so many microseconds for each of its nodes and some `more`. `cost`: see `in_operations`."""
+    nodes = len(program.nodes)
+    return (microseconds * nodes + more) // max(1, INTERPRET_NODE * nodes + cost // INTERPRET_RATE)
+
+
+_USUAL = (float32, float64, int64, bool_)
+ALIKE_WORK = 1 << 20
+"""Scalar operations from which interpreting what rounds alike takes memory that counts: its results are arrays of their own, never in place."""
+
+
+def rounds_alike(program: Program) -> bool:
+    """Whether results are the same bits, whichever way it is computed: numbers of usual types, each rounded once and correctly (sums and functions
+    are not). That is so for what optimizers do."""
+    return all((node.op.exact or node.op.kind == "leaf" or node.op.role == "fill") and node.dtype in _USUAL for node in program.nodes)
 
 
 LARGE = 1 << 14  # numbers in an operand or a result, from which on an operation is large

@@ -261,13 +261,30 @@ print(*(part for part in parts if f"calque.{part}" in sys.modules))
 def test_what_edited_code_makes_is_not_kept(monkeypatch) -> None:
     key = library.content_key("edited", "x", target.current())
     monkeypatch.setattr(library, "_SOURCES", "other")
-    library.unedited.cache_clear()
+    monkeypatch.setattr(library, "_seen", {})
     library.keep(key, b"x")
     assert library.disk_cache().get(key) is None
     monkeypatch.undo()
-    library.unedited.cache_clear()
     library.keep(key, b"x")
     assert library.disk_cache().get(key) == b"x"
+
+
+def test_each_module_that_is_imported_has_the_sources_read_again(monkeypatch) -> None:
+    """What a part of the backend makes that was edited before it was imported is not kept, nor anything behind it."""
+    key, said = library.content_key("edited later", "x", target.current()), []
+    monkeypatch.setattr(library, "_seen", {})
+    monkeypatch.setattr(library, "_sources", lambda: said[-1])
+    said.append(library._SOURCES)
+    assert library.unedited() and library.unedited()
+    said.append("other")
+    assert library.unedited()  # nothing was imported since
+    monkeypatch.setitem(sys.modules, "calque.backend.cpu.another", sys)
+    assert not library.unedited()
+    said.append(library._SOURCES)
+    monkeypatch.setitem(sys.modules, "calque.backend.cpu.third", sys)
+    assert not library.unedited()
+    library.keep(key, b"x")
+    assert library.disk_cache().get(key) is None
 
 
 def test_what_runs_a_plan_from_the_disk_does_not_load_what_makes_plans(tmp_path) -> None:

@@ -22,7 +22,7 @@ from calque.kernel.memory import Span
 from calque.kernel.sizes import FAMILIES, VARIANTS, SizedResult
 from calque.ops.structure import describe, with_sizes
 from calque.record import recorder, trie
-from calque.run import dispatch, pipeline
+from calque.run import dispatch, estimate, pipeline
 from tests.fuzz.sizes import checked, families, program
 from tests.kernel.programs import Build
 from tests.kernel.random_programs import random_program
@@ -251,7 +251,7 @@ def test_small_programs_of_a_structure_that_comes_again_are_planned_earlier(monk
     monkeypatch.setattr(settings, "verify", False)
     calque.synchronize()
     compiled, hits = dispatch.DispatchCounters.compiled, FAMILIES.hits
-    for _ in range(3 + dispatch.SIZED_NODE // dispatch.INTERPRET_NODE):  # a program that was met once is not kept
+    for _ in range(3 + estimate.SIZED_NODE // estimate.INTERPRET_NODE):  # a program that was met once is not kept
         for n in range(3, 63):
             x = calque.arange(float(n))
             np.testing.assert_allclose(((x * 0.5 + 3.0).tanh() * x).sum().item(), np.sum(np.tanh(np.arange(n) * 0.5 + 3.0) * np.arange(n)), rtol=1e-5)

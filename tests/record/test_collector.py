@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -182,3 +183,34 @@ def test_collections_pass_by_what_is_kept_of_programs() -> None:
     grown = recorder.Counters.edges - edges
     assert grown > 20 * 120
     assert len(gc.get_objects()) - before < 6 * grown
+
+
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """Nothing is frozen, as the suite's own start has it."""
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+    if frozen:
+        gc.freeze()
+
+
+def test_what_counts_as_old_is_walked_through_by_full_collections_alone(thawed: None) -> None:
+    class Ring:
+        def __init__(self) -> None:
+            self.own = self
+
+    ring = weakref.ref(Ring())
+    collector.count_as_old()
+    gc.collect(1)
+    assert ring() is not None and gc.get_freeze_count() == 0
+    gc.collect()
+    assert ring() is None
+
+
+def test_what_somebody_has_frozen_stays_so(thawed: None) -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    collector.count_as_old()
+    assert gc.get_freeze_count() == frozen > 0

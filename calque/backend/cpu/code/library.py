@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import field
@@ -78,12 +79,16 @@ def _sources() -> str:
 
 
 _SOURCES = _sources()  # read before the generator is imported; whoever keeps what it made asks whether it was edited in between
+_PACKAGE = __name__.removesuffix(".code.library")
+_seen: dict[int, bool] = {}  # number of this backend's modules in this process -> whether the sources were still the same when there were so many
 
 
-@lru_cache(maxsize=1)
 def unedited() -> bool:
-    """Whether all that writes code is what `_SOURCES` says."""
-    return contract.module_ir is not None and loops.emit_kernel is not None and _sources() == _SOURCES
+    """Whether all of this backend that has been imported, and so all that may have written what is to be kept, is what `_SOURCES` says."""
+    imported = sum([name.startswith(_PACKAGE) for name in list(sys.modules)])
+    if imported not in _seen:
+        _seen[imported] = all(_seen.values()) and _sources() == _SOURCES
+    return _seen[imported]
 
 
 def keep(key: str, data: bytes) -> None:
