@@ -13,7 +13,8 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -97,10 +98,12 @@ def soon(pending: Pending) -> bool:
 
 
 class Near(NamedTuple):
-    """Ranks of the job on the `machine` of this process, and those that compute on `cores` of this process; itself included."""
+    """Ranks of the job on the `machine` of this process, and those that compute on `cores` of this process; itself included. `processes`: the numbers
+    of those processes on the machine that this one can see, without its own."""
 
     machine: frozenset[int]
     cores: frozenset[int]
+    processes: Mapping[int, int] = MappingProxyType({})
 
 
 class ProcessGroup(ABC):

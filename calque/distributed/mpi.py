@@ -101,17 +101,26 @@ def forget(files: set[str]) -> None:
 def neighbours(MPI: Any, comm: Any) -> Near:
     """The ranks near this process. All of them call this."""
     here = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    own = np.zeros(CORES + 1, np.int64)
-    own[-1] = comm.rank
+    own = np.zeros(CORES + 3, np.int64)
+    own[CORES:] = comm.rank, os.getpid(), _room()
     cores = list(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     own[[core for core in cores if core < CORES]] = 1
     if not cores:
-        own[:-1] = 1
+        own[:CORES] = 1
     everybodys = np.zeros((here.size, own.size), np.int64)
     here.Allgather(own, everybodys)
     here.Free()
-    cores_of_mine = frozenset(int(row[-1]) for row in everybodys if (row[:-1] & own[:-1]).any())
-    return Near(frozenset(int(row[-1]) for row in everybodys), cores_of_mine)
+    cores_of_mine = frozenset(int(row[CORES]) for row in everybodys if (row[:CORES] & own[:CORES]).any())
+    processes = {int(row[CORES]): int(row[CORES + 1]) for row in everybodys if row[CORES + 2] == own[-1] and row[CORES] != comm.rank}
+    return Near(frozenset(int(row[CORES]) for row in everybodys), cores_of_mine, processes)
+
+
+def _room() -> int:
+    """In which numbers of processes mean what they do here: that of a container, for instance."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return -os.getpid()  # of nobody else
 
 
 _BOARDS: dict[int, Board] = {}  # by numbers of the job and of the group, which are the same everywhere
