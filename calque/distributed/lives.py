@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 
 class Lives:
-    """Those of the ranks whose process numbers are given. Where the system has no handles of processes (before Linux 5.3) nothing is known of them."""
+    """Those of the ranks whose process numbers are given. Where the system has no handles of processes (before Linux 5.3), nothing is known."""
 
     def __init__(self, numbers: Mapping[int, int]) -> None:
         self._ranks: dict[int, int] = {}  # by the handle of their process

@@ -1,7 +1,8 @@
 """The watch of a process: it hears what the others say beside the collectives, knows who is gone, and ends waits that nobody will end.
 
 A thread looks for messages ten times a second. A rank that leaves says so, with the number of its last call in each group; of one that died without a
-word the others on its machine hear from the kernel (`lives.py`), and those elsewhere from them. A rank whose wait is too long asks the others where they are, and its error says it. What cannot be interrupted (a call of the back-end that moves data) ends the process.
+word the others on its machine hear from the kernel (`lives.py`), and those elsewhere from them. A rank whose wait is too long asks the others where
+they are, and its error says it. What cannot be interrupted (a call of the back-end that moves data) ends the process.
 """
 
 from __future__ import annotations
@@ -104,25 +105,29 @@ class Watch:
         with self._lock:
             ended = self._lives.ended()  # before the messages, of which the last ones may be theirs
             for rank, message in wire.poll():
-                got = json.loads(message)
-                if got["kind"] == "passed":
-                    self._told.setdefault(rank, {}).update(got["passed"])
-                elif got["kind"] == "gone":
-                    self.left[rank] = {**got, "passed": self._told.pop(rank, {}), "at": time.monotonic()}
-                elif got["kind"] == "where":
-                    if got.get("late"):
-                        self.recorder.write(self.rank, got["late"], self.folder)
-                    self._say(rank, {"kind": "here", "text": _cut(self._place())})
-                elif got["kind"] == "here":
-                    self._places[rank] = got["text"]
-                elif got["kind"] == "dead" and got["rank"] not in self.left:
-                    self._died(got["rank"], ON_THE_WAY)
+                self._take(rank, json.loads(message))
             for rank in ended:
                 if rank not in self.left:
                     self._died(rank, DYING)
                     for other in range(self.size):
                         if other not in self.left and other != self.rank:
                             self._say(other, {"kind": "dead", "rank": rank})
+
+    def _take(self, rank: int, got: dict[str, Any]) -> None:
+        """One message."""
+        kind = got["kind"]
+        if kind == "passed":
+            self._told.setdefault(rank, {}).update(got["passed"])
+        elif kind == "gone":
+            self.left[rank] = {**got, "passed": self._told.pop(rank, {}), "at": time.monotonic()}
+        elif kind == "where":
+            if got.get("late"):
+                self.recorder.write(self.rank, got["late"], self.folder)
+            self._say(rank, {"kind": "here", "text": _cut(self._place())})
+        elif kind == "here":
+            self._places[rank] = got["text"]
+        elif kind == "dead" and got["rank"] not in self.left:
+            self._died(got["rank"], ON_THE_WAY)
 
     def _died(self, rank: int, grace: float) -> None:
         """A rank has ended without a word. `grace`: seconds for which what it has sent may still be on its way."""
