@@ -24,9 +24,12 @@ def run(*words: str, seconds: float = 240, **variables: str) -> subprocess.Compl
     return subprocess.run(words, capture_output=True, text=True, timeout=seconds, env={**os.environ, "PYTHONPATH": path, **variables})
 
 
-def launch(program: str, *words: str, count: int = 2) -> subprocess.CompletedProcess[str]:
+def launch(program: str, *words: str, count: int = 2, **variables: str) -> subprocess.CompletedProcess[str]:
     """A program of the folder in several ranks."""
-    return run(sys.executable, "-m", "calque", "launch", "-n", str(count), str(PROGRAMS / program), *words)
+    return run(sys.executable, "-m", "calque", "launch", "-n", str(count), str(PROGRAMS / program), *words, **variables)
+
+
+NATIVE = ["1", pytest.param("0", marks=pytest.mark.slow)]  # without the compiled module small data travels as messages of MPI
 
 
 @pytest.mark.mpi
@@ -37,15 +40,17 @@ def test_every_collective() -> None:
 
 
 @pytest.mark.mpi
-def test_random_calls(seed: int) -> None:
-    done = launch("fuzz_calls.py", str(seed % 1_000_000_000), "40", "8")
+@pytest.mark.parametrize("native", NATIVE)
+def test_random_calls(seed: int, native: str) -> None:
+    done = launch("fuzz_calls.py", str(seed % 1_000_000_000), "40", "8", CALQUE_NATIVE=native)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.mpi
-def test_groups_that_end_make_room_for_others() -> None:
+@pytest.mark.parametrize("native", NATIVE)
+def test_groups_that_end_make_room_for_others(native: str) -> None:
     """MPICH has room for 2,048 communicators; the last job ends by an error of one rank, which the other one names."""
-    done = launch("groups_that_end.py")
+    done = launch("groups_that_end.py", CALQUE_NATIVE=native)
     said = {rank: [line for line in done.stderr.split("\n") if line.startswith(f"[{rank}]") and "Error: " in line] for rank in (0, 1)}
     assert done.returncode == 1 and len(said[0]) == len(said[1]) == 1, done.stdout + done.stderr
     assert "[barrier] expected rank 1 to take part, but it has ended with ValueError: éé" in said[0][0] and "ValueError: éé" in said[1][0]
