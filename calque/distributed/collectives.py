@@ -196,7 +196,7 @@ def _call(pg: ProcessGroup, plan: Plan, sources: Sequence[Any], results: Sequenc
     return work
 
 
-def _begun(pg: ProcessGroup, plan: Plan, t: Any, found: Any, away: bool) -> Task:
+def _begun(pg: ProcessGroup, plan: Plan, t: Tensor, found: Any, away: bool) -> Task:
     """What is left of a call that `swift` has begun. `found`: what it gave."""
     if isinstance(found, Buffer):
         assign(t, found)
