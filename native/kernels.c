@@ -840,8 +840,7 @@ PyObject *own_ufuncs(PyObject *module, PyObject *none) {
     return found;
 }
 
-/* The loop of a ufunc for operands of these types. */
-static bool find_loop(PyObject *function, const int *types, int count, PyUFuncGenericFunction *loop, void **data) {
+bool find_loop(PyObject *function, const int *types, int count, PyUFuncGenericFunction *loop, void **data) {
     PyUFuncObject *ufunc = (PyUFuncObject *)function;
     if (!PyObject_TypeCheck(function, &PyUFunc_Type) || ufunc->nargs != count) return false;
     for (int k = 0; k < ufunc->ntypes; k++) {

@@ -49,6 +49,9 @@ struct Kernel {
 
 extern PyTypeObject Kernel_Type;
 
+/* The loop of a ufunc for operands of these types; false if there is none. */
+bool find_loop(PyObject *function, const int *types, int count, PyUFuncGenericFunction *loop, void **data);
+
 /* False: no memory. No operand is empty. */
 bool run_kernel(Kernel *kernel, char **pointers, char *out);
 PyArrayObject *memory_in(PyObject *storage); /* or NULL */

@@ -1,7 +1,7 @@
 /* `calque._hot`: what is done for every operation, and the same every time, without Python's frames. `calque/native/README.md` says which file
    holds what. Each function has a twin in Python that does the same and is used where this module is not there. */
 #define CALQUE_MAIN
-#define INTERFACE 8 /* as in `calque/base/native.py`: another number for every change of what Python and this module hand to each other */
+#define INTERFACE 9 /* as in `calque/base/native.py`: another number for every change of what Python and this module hand to each other */
 #include "kernels.h"
 #include "eager.h"
 
@@ -14,6 +14,8 @@ PyObject *set_rules(PyObject *, PyObject *);
 PyObject *run_pass(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *reach(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *arithmetic(PyObject *, PyObject *const *, Py_ssize_t);
+PyObject *set_shelf(PyObject *, PyObject *);
+extern PyTypeObject Shelf_Type;
 
 /* set_up(classes, local, types, numbers, slot_of, flush, bound, baked, scalar_tag, primitives, recorded) */
 static PyObject *set_up(PyObject *module, PyObject *args) {
@@ -55,6 +57,7 @@ static PyMethodDef methods[] = {
     {"set_growing", set_growing, METH_VARARGS, "set_growing(results, result, line, Counters, make_room, InUse, WITH_OFFSET, settings, VIEW, VIEW_AT, varying, value_layout): what new edges need."},
     {"set_programs", set_programs, METH_O, "set_programs(primitives that come with Calque)"},
     {"set_source", set_source, METH_VARARGS, "set_source(ours, others, foreign, lines, twin): what `user_line` looks at."},
+    {"set_shelf", set_shelf, METH_VARARGS, "set_shelf(Call, WATCH, queues, waiting, done, seconds): what calls of a shelf look at."},
     {"user_line", line_of_user, METH_NOARGS, "user_line(): `file:line` of the code that called into Calque, or an empty text."},
     {"set_blas", set_blas, METH_VARARGS, "set_blas(address of sgemm, of dgemm, of cgemm, of zgemm, whether its integers have 64 bits)"},
     {"set_bfloat16", set_bfloat16, METH_O, "set_bfloat16(number of the type among NumPy's)"},
@@ -96,7 +99,7 @@ PyMODINIT_FUNC PyInit__hot(void) {
     import_array();
     import_umath();
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || PyModule_AddType(module, &Kernel_Type) < 0 || PyModule_AddType(module, &Memo_Type) < 0 || PyModule_AddType(module, &Superinstruction_Type) < 0 || PyModule_AddType(module, &Unchanged_Type) < 0
+    if (module == NULL || PyModule_AddType(module, &Kernel_Type) < 0 || PyModule_AddType(module, &Memo_Type) < 0 || PyModule_AddType(module, &Superinstruction_Type) < 0 || PyModule_AddType(module, &Unchanged_Type) < 0 || PyModule_AddType(module, &Shelf_Type) < 0
             || PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0)
         return NULL;
     return module;

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from calque.base.cache import Table, register
 from calque.base.config import settings
 
-INTERFACE = 8  # of `native/module.c`
+INTERFACE = 9  # of `native/module.c`
 
 
 def _load() -> Any:

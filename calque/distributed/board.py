@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from calque.distributed.group import Array
+from calque.distributed.group import PIECE, Array
 
-PIECE = 1 << 20  # bytes of each member that are there at a time: what was written is still in the cache when it is read
 MOST = 4  # members; with more, what each of them reads is more than MPI copies
 
 
@@ -28,17 +27,18 @@ class Board:
         self._sides = [[memory[side * PIECE : (side + 1) * PIECE] for memory in found] for side in (0, 1)]
         self._count = 0
 
-    def combine(self, source: Array, target: Array, function: Any) -> None:
-        """`target` becomes what a function of NumPy's makes of the flat arrays `source` of all members, in their order."""
-        step = PIECE // source.itemsize
+    def combine(self, write: Callable[[Array, int], None], target: Array, function: Any) -> None:
+        """`target` becomes what a function of NumPy's makes of the flat arrays of all members, in their order. `write(into, at)`: writes this one's,
+        from element `at` on."""
+        step = PIECE // target.itemsize
         with np.errstate(all="ignore"):
-            for at in range(0, source.size, step):
-                self._piece(source[at : at + step], target[at : at + step], function)
+            for at in range(0, target.size, step):
+                self._piece(write, at, target[at : at + step], function)
 
-    def _piece(self, given: Array, found: Array, function: Any) -> None:
+    def _piece(self, write: Callable[[Array, int], None], at: int, found: Array, function: Any) -> None:
         side, self._count = self._sides[self._count % 2], self._count + 1
-        rows = [memory[: given.nbytes].view(given.dtype) for memory in side]
-        rows[self._place][:] = given
+        rows = [memory[: found.nbytes].view(found.dtype) for memory in side]
+        write(rows[self._place], at)
         self._window.Sync()
         self.together(self._count)
         self._window.Sync()

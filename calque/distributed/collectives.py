@@ -17,7 +17,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError, Unsupporte
 from calque.base.futures import Future
 from calque.base.layout import Layout, value_layout
 from calque.base.text import shown, type_name
-from calque.distributed.exchange import brief, exchange, flat, set_value, wait_for
+from calque.distributed.exchange import FINISHED, brief, exchange, flat, go_on, set_value, wait_for
 from calque.distributed.group import FUNCTIONS, PLANS, Payload, ProcessGroup, ReduceOp, Turn
 from calque.distributed.record import kind_of
 from calque.distributed.world import group_of, seconds_of
@@ -180,12 +180,32 @@ def begin(pg: ProcessGroup, plan: Plan, sources: Sequence[Any], results: Sequenc
 
 def _call(pg: ProcessGroup, plan: Plan, sources: Sequence[Any], results: Sequence[Any], async_op: bool) -> Work | None:
     """The same, with what a call returns."""
-    task = begin(pg, plan, sources, results, async_op)
+    found: Any = None
+    if pg.shelf is not None and plan.payload is not None and plan.payload.function is not None:
+        found = pg.shelf.swift(pg, plan, results[0])
+    if found is None:
+        task = begin(pg, plan, sources, results, async_op)
+    elif found is True:
+        task = FINISHED
+    else:
+        task = _begun(pg, plan, results[0], found, async_op)
     if not async_op:
         return None
-    found = _new(Work)  # its `__init__` stands in a frame that explains arguments of users
-    found._task, found._result, found._source = task, results, None
-    return found  # type: ignore[no-any-return]
+    work: Work = _new(Work)  # its `__init__` stands in a frame that explains arguments of users
+    work._task, work._result, work._source = task, results, None
+    return work
+
+
+def _begun(pg: ProcessGroup, plan: Plan, t: Tensor, found: Any, away: bool) -> Task:
+    """What is left of a call that `swift` has begun. `found`: what it gave."""
+    if isinstance(found, Buffer):
+        assign(t, found)
+        return FINISHED
+    assert plan.payload is not None
+    turn = Turn.begun(found, pg, plan.work, plan.payload, pg.shelf)
+    made, task = go_on([], plan.targets, turn, plan.kind.op, found.line, away)
+    assign(t, made[0])
+    return task
 
 
 def as_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -267,7 +287,10 @@ def _combined(pg: ProcessGroup, kind: ReduceOp, count: int, dtype: Any, kept: bo
             np.divide(found, size, found)
         return [found.astype(dtype.np) if half else found]
 
-    return _brought(pg, count, dtype.np, True, partial(_quiet(), unpack))
+    payload = _brought(pg, count, dtype.np, True, partial(_quiet(), unpack))
+    if payload is not None and kept and whole and not half and kind is not ReduceOp.AVG:
+        payload.function = function
+    return payload
 
 
 def _quiet() -> Callable[..., Any]:

@@ -29,7 +29,7 @@ REASON = "communication"
 INLINE_BYTES = 1 << 16  # up to which waking another thread takes longer than the work
 Arrays = list[np.ndarray[Any, Any]]
 SMALL_BYTES = 1 << 14  # of results that are not worth a place in the pool
-_QUEUES: list[Queue] = []  # the first is that of collectives; each of the others serves one message at a time
+QUEUES: list[Queue] = []  # the first is that of collectives; each of the others serves one message at a time
 
 
 def _finished() -> Task:
@@ -38,7 +38,7 @@ def _finished() -> Task:
     return task
 
 
-_DONE = _finished()
+FINISHED = _finished()
 
 
 class Work(Protocol):
@@ -80,7 +80,7 @@ def exchange(
 ) -> tuple[list[Buffer], Task]:
     """New buffers of dense layouts, which `work` computes from what the sources, tensors, show. `brief`: this thread does it, if nothing is to be
     done before it; `away`: it does no more than to begin it, if others are not there."""
-    queue = _QUEUES[0] if _QUEUES else _queue()
+    queue = QUEUES[0] if QUEUES else _queue()
     inputs = values_of(sources)
     if brief and not queue.depth and (arrays := _settled(inputs, sources)) is not None:
         start = events.clock() if events.active is not None else 0.0
@@ -89,20 +89,11 @@ def exchange(
             work.begin(arrays)
             line = user_line()
             work.note(line)
-            if away and not work.soon():
-                made = [Buffer(None) for _ in targets]
-                task = _rest(queue, inputs, made, work, name, line)
-                if task is not None:
-                    return made, task
-            work.wait()
-            results = work.end()
         except Exception as error:
             remember(error, line or user_line())
             reported(error)
             raise
-        if events.active is not None:
-            events.active.span(name, "communication", start, line=line)
-        return [Buffer(array) for array in results], _DONE
+        return go_on(inputs, targets, work, name, line, away, start)
     line = user_line()
     work.note(line)
     made = [Buffer(None) for _ in targets]
@@ -121,6 +112,27 @@ def exchange(
         writers += [b.task for b in inputs]
         task = _later(queue, inputs, list(made), results_later, name, line)
     return made, task
+
+
+def go_on(
+    inputs: list[Buffer], targets: Sequence[Layout], work: Parted, name: str, line: str, away: bool, start: float = 0.0
+) -> tuple[list[Buffer], Task]:
+    """What is left of work that this thread has begun, at `start` of a profile."""
+    try:
+        if away and not work.soon():
+            made = [Buffer(None) for _ in targets]
+            task = _rest(QUEUES[0], inputs, made, work, name, line)
+            if task is not None:
+                return made, task
+        work.wait()
+        results = work.end()
+    except Exception as error:
+        remember(error, line)
+        reported(error)
+        raise
+    if events.active is not None and start:
+        events.active.span(name, "communication", start, line=line)
+    return [Buffer(array) for array in results], FINISHED
 
 
 def _settled(inputs: list[Buffer], sources: Sequence[Any]) -> Arrays | None:
@@ -195,10 +207,10 @@ def beside(work: Callable[[], None], outputs: list[Buffer]) -> Task:
     task = Task(work)
     with LOCK:
         _queue()
-        queue = next((queue for queue in _QUEUES[1:] if queue.idle()), None)
+        queue = next((queue for queue in QUEUES[1:] if queue.idle()), None)
         if queue is None:
-            queue = Queue(f"message {len(_QUEUES)}")
-            _QUEUES.append(queue)
+            queue = Queue(f"message {len(QUEUES)}")
+            QUEUES.append(queue)
         task.hold(list(outputs))
         queue.submit(task, (), outputs)
     return task
@@ -228,7 +240,7 @@ def wait_for(task: Task) -> None:
 
 def wait_for_exchanges() -> None:
     """Until everything that was asked for is over, failed or not."""
-    for queue in list(_QUEUES):
+    for queue in list(QUEUES):
         queue.drain()
 
 
@@ -240,6 +252,6 @@ def flat(numel: int, dtype: Any) -> Any:
 
 
 def _queue() -> Queue:
-    if not _QUEUES:
-        _QUEUES.append(Queue("communication"))
-    return _QUEUES[0]
+    if not QUEUES:
+        QUEUES.append(Queue("communication"))
+    return QUEUES[0]

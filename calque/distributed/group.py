@@ -13,7 +13,8 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -30,8 +31,9 @@ _now = time.time
 SPIN = 2e-4  # seconds for which a process that waits keeps its core
 LONGEST_PAUSE = 1e-3
 TEXT_BYTES = 480  # of the description of a call
+PIECE = 1 << 20  # bytes that are written, and sent, at a time
 PAYLOAD_BYTES = 1 << 16  # that a member may bring, to all others together
-PLANS = Cache("plans of collectives", 2_000, 1 / 1024)  # (group, function, what the plan follows from) -> plan, see `collectives.py`
+PLANS = Cache("plans of collectives", 4_000, 1 / 1024)  # (group, function, what the plan follows from) -> plan, see `collectives.py`
 
 
 OPEN: weakref.WeakSet["ProcessGroup"] = weakref.WeakSet()  # groups that are in use
@@ -71,13 +73,16 @@ class Differ(Exception):
 
 class Payload:
     """Data of a call that is small enough to come along with the members. `count`, `dtype`: of what a member brings. `pack`: that, from flat arrays
-    of the sources, or None of a member that brings nothing; `unpack`: new flat arrays of the results, from what all have brought."""
+    of the sources, or None of a member that brings nothing; `unpack`: new flat arrays of the results, from what all have brought. `function`: of
+    NumPy's, if the one result is what it makes of one after the other of what they have brought. `rows`: where that lies (`shelf.py`)."""
 
-    __slots__ = ("count", "dtype", "nbytes", "pack", "unpack")
+    __slots__ = ("count", "dtype", "nbytes", "pack", "unpack", "function", "rows")
 
     def __init__(
-        self, count: int, dtype: np.dtype[Any], pack: Callable[[Sequence[Array]], Array | None], unpack: Callable[[list[Array]], Sequence[Array]]
-    ) -> None:
+        self, count: int, dtype: np.dtype[Any], pack: Callable[[Sequence[Array]], Array | None], unpack: Callable[[list[Array]], Sequence[Array]],
+        function: Any = None,
+    ) -> None:  # fmt: skip
+        self.function, self.rows = function, None
         self.count, self.dtype, self.nbytes, self.pack, self.unpack = count, dtype, count * dtype.itemsize, pack, unpack
 
     @staticmethod
@@ -97,10 +102,12 @@ def soon(pending: Pending) -> bool:
 
 
 class Near(NamedTuple):
-    """Ranks of the job on the `machine` of this process, and those that compute on `cores` of this process; itself included."""
+    """Ranks of the job on the `machine` of this process, and those that compute on `cores` of this process; itself included. `processes`: the numbers
+    of those processes on the machine that this one can see, without its own."""
 
     machine: frozenset[int]
     cores: frozenset[int]
+    processes: Mapping[int, int] = MappingProxyType({})
 
 
 class ProcessGroup(ABC):
@@ -118,6 +125,7 @@ class ProcessGroup(ABC):
         self.calls = self.messages = 0
         self.several = len(ranks) > 1
         self.moving: Call | None = None
+        self.shelf: Any = None  # where members of one machine meet, see `shelf.py`
         self.turn = threading.Lock()  # held by the call that is on its way
         self.closed = False
         OPEN.add(self)
@@ -196,6 +204,15 @@ class ProcessGroup(ABC):
     def all_reduce(self, source: Array, target: Array, op: ReduceOp) -> None:
         """Combine the arrays of all members; every one gets the result."""
 
+    def add_up(self, write: Callable[[Array, int], None], target: Array) -> None:
+        """`target` becomes the sum of what each member writes, piece by piece, so that it is in the cache when it is sent: `write(into, at)` writes
+        from element `at` on."""
+        step = max(PIECE // target.itemsize, 1)
+        for at in range(0, target.size, step):
+            piece = target[at : at + step]
+            write(piece, at)
+            self.all_reduce(piece, piece, ReduceOp.SUM)
+
     @abstractmethod
     def reduce(self, source: Array, target: Array, op: ReduceOp, root: int) -> None:
         """The same for one member alone."""
@@ -253,6 +270,14 @@ class Turn:
         group.calls = self.number = group.calls + 1
         self._call: Call | None = None
         self._meeting: Meeting | None = None
+
+    @classmethod
+    def begun(cls, call: Call, group: ProcessGroup, work: Callable[[list[Array]], Sequence[Any]], payload: Payload, meeting: Meeting) -> Turn:
+        """One that `swift` has begun."""
+        turn: Turn = object.__new__(cls)
+        turn.group, turn.kind, turn.number, turn.work, turn.payload = group, call.kind, call.number, work, payload
+        turn._call, turn._arrays, turn._meeting = call, [], meeting
+        return turn
 
     def __call__(self, arrays: list[Array]) -> Sequence[Any]:
         self.begin(arrays)

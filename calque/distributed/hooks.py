@@ -11,10 +11,9 @@ import numpy as np
 from calque.autograd.modes import no_grad
 from calque.base.dtypes import bfloat16, float16
 from calque.base.errors import ArgumentError
-from calque.distributed.board import PIECE
 from calque.distributed.collectives import all_reduce, as_bytes
 from calque.distributed.exchange import flat
-from calque.distributed.group import ProcessGroup, ReduceOp
+from calque.distributed.group import ProcessGroup
 from calque.distributed.world import group_of
 from calque.functional.creation import empty, zeros
 from calque.functional.inplace import copy_
@@ -44,24 +43,20 @@ class Flat:
         given = iter(arrays)
         sources = [next(given) if has else None for has in there]
         whole = flat(self.total, self.wide)
-        # Piece by piece, so that what was written is in the cache when it is sent.
-        step = max(PIECE // self.wide.itemsize, 1) if wire is None else self.total
-        for low in range(0, self.total, step):
-            high = min(low + step, self.total)
-            self._fill(whole, sources, factor, low, high)
-            if wire is None and pg.size() > 1:
-                piece = whole[low:high]
-                pg.all_reduce(piece, piece, ReduceOp.SUM)
-        if wire is not None and pg.size() > 1:
-            whole = _halved(pg, whole, wire)
+        if wire is None and pg.size() > 1:
+            pg.add_up(lambda into, at: self._fill(into, at, sources, factor), whole)
+        else:
+            self._fill(whole, 0, sources, factor)
+            if pg.size() > 1:
+                whole = _halved(pg, whole, wire)
         if self.wide is not self.dtype:
             with np.errstate(over="ignore"):
                 whole = whole.astype(self.dtype)
         return [whole[start : start + size] for start, size in zip(self.starts, self.sizes, strict=True)]
 
-    def _fill(self, whole: Any, sources: list[Any], factor: float, low: int, high: int) -> None:
-        """Write what this rank adds to a piece of the bucket."""
-        end = low
+    def _fill(self, into: Any, low: int, sources: list[Any], factor: float) -> None:
+        """Write what this rank adds to the piece of the bucket that begins at `low`."""
+        end, high = low, low + into.size
         for k in range(max(bisect_right(self.starts, low) - 1, 0), len(self.sizes)):
             start, source = self.starts[k], sources[k]
             if start >= high:
@@ -69,13 +64,13 @@ class Flat:
             first, last = max(start, low), min(start + self.sizes[k], high)
             if first >= last:
                 continue
-            whole[end:first] = 0
+            into[end - low : first - low] = 0
             if source is None:
-                whole[first:last] = 0
+                into[first - low : last - low] = 0
             else:
-                np.multiply(source[first - start : last - start], factor, out=whole[first:last], casting="unsafe")
+                np.multiply(source[first - start : last - start], factor, out=into[first - low : last - low], casting="unsafe")
             end = last
-        whole[end:high] = 0
+        into[end - low :] = 0
 
 
 def _halved(pg: ProcessGroup, whole: Any, wire: Any) -> Any:

@@ -206,7 +206,7 @@ def _gangs(words: Sequence[str], size: int, prefix: bool, restarts: int, least: 
             if asked:
                 gang.signal(asked[0])
             last = number == restarts or bad is None or bool(asked)
-            gang.end((MOMENT if bad is None or bad[1] > 0 else 1.0) if last else SHORT_MOMENT)
+            gang.end(MOMENT if last else SHORT_MOMENT)
         finally:
             gang.end()
         if asked:
@@ -298,7 +298,7 @@ class ProcessContext:
         return over
 
     def _fail(self, index: int, process: Any, grace_period: float | None) -> None:
-        moment = grace_period if grace_period is not None else MOMENT if self._server is not None and process.exitcode > 0 else 0.0
+        moment = grace_period if grace_period is not None else MOMENT if self._server is not None else 0.0
         until = time.monotonic() + moment
         while time.monotonic() < until and any(other.is_alive() for other in self.processes):
             time.sleep(0.02)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from calque.base.extras import need
 from calque.distributed.board import MOST, Board
 from calque.distributed.group import FUNCTIONS, PAYLOAD_BYTES, Array, Differ, Meeting, Near, Payload, ProcessGroup, ReduceOp, soon
 from calque.distributed.letters import LETTERS, Letters
+from calque.distributed.shelf import shelf_of
 from calque.distributed.watch import WATCH
 
 CONTROL_TAG = 7
@@ -101,17 +103,26 @@ def forget(files: set[str]) -> None:
 def neighbours(MPI: Any, comm: Any) -> Near:
     """The ranks near this process. All of them call this."""
     here = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    own = np.zeros(CORES + 1, np.int64)
-    own[-1] = comm.rank
+    own = np.zeros(CORES + 3, np.int64)
+    own[CORES:] = comm.rank, os.getpid(), _room()
     cores = list(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     own[[core for core in cores if core < CORES]] = 1
     if not cores:
-        own[:-1] = 1
+        own[:CORES] = 1
     everybodys = np.zeros((here.size, own.size), np.int64)
     here.Allgather(own, everybodys)
     here.Free()
-    cores_of_mine = frozenset(int(row[-1]) for row in everybodys if (row[:-1] & own[:-1]).any())
-    return Near(frozenset(int(row[-1]) for row in everybodys), cores_of_mine)
+    cores_of_mine = frozenset(int(row[CORES]) for row in everybodys if (row[:CORES] & own[:CORES]).any())
+    processes = {int(row[CORES]): int(row[CORES + 1]) for row in everybodys if row[CORES + 2] == own[-1] and row[CORES] != comm.rank}
+    return Near(frozenset(int(row[CORES]) for row in everybodys), cores_of_mine, processes)
+
+
+def _room() -> int:
+    """In which numbers of processes mean what they do here: that of a container, for instance."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return -os.getpid()  # of nobody else
 
 
 _BOARDS: dict[int, Board] = {}  # by numbers of the job and of the group, which are the same everywhere
@@ -179,8 +190,12 @@ class MpiGroup(ProcessGroup):
         self._key = 0  # of it in `_BOARDS`
         if number == 0:
             MpiGroup.jobs += 1
-        self._letters = Letters(MPI, comm.Dup()) if 1 < len(ranks) <= DIRECT else None
-        if self._letters is not None:
+        self._letters = None
+        self.shelf = shelf_of(MPI, comm, ranks, near) if 1 < len(ranks) <= DIRECT else None
+        if self.shelf is not None:
+            self.meet = self.shelf.begin  # type: ignore[method-assign]
+        elif 1 < len(ranks) <= DIRECT:
+            self._letters = Letters(MPI, comm.Dup())
             self.meet = self._letters.begin  # type: ignore[method-assign]  # one frame less
         self._ops = {
             ReduceOp.SUM: MPI.SUM, ReduceOp.AVG: MPI.SUM, ReduceOp.PRODUCT: MPI.PROD, ReduceOp.MIN: MPI.MIN, ReduceOp.MAX: MPI.MAX,
@@ -213,8 +228,8 @@ class MpiGroup(ProcessGroup):
 
     def all_reduce(self, source: Array, target: Array, op: ReduceOp) -> None:
         """See `ProcessGroup`."""
-        if self.size() <= MOST and source.nbytes > PAYLOAD_BYTES and self.near.machine.issuperset(self.ranks) and self.several:
-            self._board().combine(source, target, FUNCTIONS[op])
+        if self._at_the_board(source):
+            self._board().combine(lambda into, at: np.copyto(into, source[at : at + into.size]), target, FUNCTIONS[op])
             self._average(target, op)
             return
         step = max(PIECE // target.itemsize, 1)
@@ -222,6 +237,17 @@ class MpiGroup(ProcessGroup):
             piece = target[at : at + step]
             self.comm.Allreduce(self.MPI.IN_PLACE if source is target else source[at : at + step], piece, self._op(op, piece.dtype))
             self._average(piece, op)
+
+    def add_up(self, write: Callable[[Array, int], None], target: Array) -> None:
+        """See `ProcessGroup`."""
+        if self._at_the_board(target):
+            self._board().combine(write, target, np.add)
+        else:
+            super().add_up(write, target)
+
+    def _at_the_board(self, array: Array) -> bool:
+        """Whether members combine such arrays in memory that all of them have."""
+        return self.size() <= MOST and array.nbytes > PAYLOAD_BYTES and self.near.machine.issuperset(self.ranks) and self.several
 
     def _board(self) -> Board:
         """The memory that all members have. All of them call this."""

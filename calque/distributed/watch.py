@@ -1,7 +1,8 @@
 """The watch of a process: it hears what the others say beside the collectives, knows who is gone, and ends waits that nobody will end.
 
-A thread looks for messages ten times a second. A rank that leaves says so, with the number of its last call in each group; a rank whose wait is too
-long asks the others where they are, and its error says it. What cannot be interrupted (a call of the back-end that moves data) ends the process.
+A thread looks for messages ten times a second. A rank that leaves says so, with the number of its last call in each group; of one that died without a
+word the others on its machine hear from the kernel (`lives.py`), and those elsewhere from them. A rank whose wait is too long asks the others where
+they are, and its error says it. What cannot be interrupted (a call of the back-end that moves data) ends the process.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from calque.base.config import RENDEZVOUS, job_variables
 from calque.base.errors import DistributedError
+from calque.distributed.lives import Lives
 from calque.distributed.record import Call, Recorder
 from calque.observe.source import inside_package
 
@@ -23,6 +26,10 @@ PERIOD = 0.1  # seconds between two looks
 PATIENCE = 2.0  # seconds for which a rank that asks waits for answers
 GRACE = 5.0  # seconds beyond the deadline after which a process ends that cannot be interrupted
 ON_THE_WAY = 1.0  # seconds for which a message may still come of a rank that has gone
+DYING = 0.3  # the same, of one that died on this machine: what it has sent is there
+UNEVEN = "Every rank must make the same calls: with uneven data, drop_last=True, DistributedSampler or model.join()"
+SILENT = "Look at what it printed, at its exit code, and whether memory ran out; calque launch --restarts goes on from the last commit"
+DEAD = "no word: it was killed, crashed, or left by os._exit()"
 STUCK = 70  # exit code of such a process
 LATER = 16  # errors
 OVER = 64  # groups that are closed, of which it is known how far they came
@@ -52,6 +59,7 @@ class Watch:
         self.rank, self.size = 0, 1
         self.folder = ""
         self.wire: Wire | None = None
+        self._lives = Lives({})
         self.left: dict[int, dict[str, Any]] = {}  # what ranks said when they went
         self.passed: dict[int, int] = {}  # calls that are over, by group
         self._over: deque[int] = deque()  # groups that are closed
@@ -66,9 +74,10 @@ class Watch:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, rank: int, size: int, wire: Wire, folder: str) -> None:
-        """Begin to watch."""
+    def start(self, rank: int, size: int, wire: Wire, folder: str, processes: Mapping[int, int]) -> None:
+        """Begin to watch. `processes`: see `Near`."""
         self.reset()
+        self._lives = Lives(processes)
         self.rank, self.size, self.wire, self.folder = rank, size, wire, folder
         self._thread = threading.Thread(target=self._loop, name="calque-watch", daemon=True)
         self._thread.start()
@@ -79,6 +88,7 @@ class Watch:
         if self._thread is not None:
             self._thread.join(timeout=2)
         self._thread = self.wire = None
+        self._lives.close()
 
     # ------------------------------------------------------------------------------------------------------- messages
 
@@ -93,18 +103,35 @@ class Watch:
         if wire is None:
             return
         with self._lock:
+            ended = self._lives.ended()  # before the messages, of which the last ones may be theirs
             for rank, message in wire.poll():
-                got = json.loads(message)
-                if got["kind"] == "passed":
-                    self._told.setdefault(rank, {}).update(got["passed"])
-                elif got["kind"] == "gone":
-                    self.left[rank] = {**got, "passed": self._told.pop(rank, {}), "at": time.monotonic()}
-                elif got["kind"] == "where":
-                    if got.get("late"):
-                        self.recorder.write(self.rank, got["late"], self.folder)
-                    self._say(rank, {"kind": "here", "text": _cut(self._place())})
-                elif got["kind"] == "here":
-                    self._places[rank] = got["text"]
+                self._take(rank, json.loads(message))
+            for rank in ended:
+                if rank not in self.left:
+                    self._died(rank, DYING)
+                    for other in range(self.size):
+                        if other not in self.left and other != self.rank:
+                            self._say(other, {"kind": "dead", "rank": rank})
+
+    def _take(self, rank: int, got: dict[str, Any]) -> None:
+        """One message."""
+        kind = got["kind"]
+        if kind == "passed":
+            self._told.setdefault(rank, {}).update(got["passed"])
+        elif kind == "gone":
+            self.left[rank] = {**got, "passed": self._told.pop(rank, {}), "at": time.monotonic()}
+        elif kind == "where":
+            if got.get("late"):
+                self.recorder.write(self.rank, got["late"], self.folder)
+            self._say(rank, {"kind": "here", "text": _cut(self._place())})
+        elif kind == "here":
+            self._places[rank] = got["text"]
+        elif kind == "dead" and got["rank"] not in self.left:
+            self._died(got["rank"], ON_THE_WAY)
+
+    def _died(self, rank: int, grace: float) -> None:
+        """A rank has ended without a word. `grace`: seconds for which what it has sent may still be on its way."""
+        self.left[rank] = {"why": DEAD, "passed": self._told.pop(rank, {}), "at": time.monotonic(), "grace": grace}
 
     def _say(self, rank: int, message: dict[str, Any]) -> None:
         if self.wire is not None:
@@ -171,12 +198,12 @@ class Watch:
             got = self.left.get(rank)
             if got is None or rank == self.rank:
                 continue
-            missing = self._misses(rank, call) if call.number > 0 else time.monotonic() > got["at"] + ON_THE_WAY
+            silent = "grace" in got  # nobody knows how far it came
+            missing = time.monotonic() > got["at"] + got.get("grace", ON_THE_WAY) if silent or call.number < 0 else self._misses(rank, call)
             if missing:
                 raise self.broken(
                     f"[{call.op}] expected rank {rank} to take part, but it has ended{self._why(rank)}; this rank {self.rank} waits in "
-                    f"{call.place()}, {call}. Every rank must make the same calls: with uneven data, drop_last=True, "
-                    "DistributedSampler or model.join()"
+                    f"{call.place()}, {call}. {SILENT if silent else UNEVEN}"
                 )
         if time.monotonic() > deadline:
             raise self.broken(self._too_long(call, ranks, timeout))

@@ -199,7 +199,7 @@ def init_process_group(
     comm = WORLD.mpi.COMM_WORLD
     if (size >= 0 and comm.size != size) or (place >= 0 and comm.rank != place):
         raise _another_job(place, size, comm, earlier, bool(host))
-    WATCH.start(comm.rank, comm.size, WORLD.wire, flight_folder)
+    WATCH.start(comm.rank, comm.size, WORLD.wire, flight_folder, WORLD.near.processes)
     WORLD.groups = 0
     WORLD.group = mpi.MpiGroup(WORLD.mpi, comm, tuple(range(comm.size)), comm.rank, 0, seconds, check_collectives, WORLD.near)
     if not WORLD.hooked:

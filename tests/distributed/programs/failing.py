@@ -9,7 +9,9 @@ import calque
 import calque.distributed as dist
 
 mode, folder = sys.argv[1:]
-dist.init_process_group("mpi", timeout=3, flight_folder=folder)
+LAST_WORDS = {"vanish": lambda: os._exit(0), "code": lambda: os._exit(3), "kill": lambda: os.kill(os.getpid(), signal.SIGKILL)}  # none
+silent = mode in ("vanish", "code", "kill", "torn")  # must be noticed long before the timeout
+dist.init_process_group("mpi", timeout=120 if silent else 3, flight_folder=folder)
 rank = dist.get_rank()
 t = calque.ones(3)
 dist.all_reduce(t)
@@ -21,6 +23,8 @@ if rank == 1:
         sys.exit(0)
     if mode == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
+    if mode in LAST_WORDS:
+        LAST_WORDS[mode]()
     if mode == "sleep":
         time.sleep(60)
     if mode == "order":
@@ -35,6 +39,10 @@ if mode == "middle":  # everybody has come, and then one stops while data moves
     usual = pg.all_reduce
     if rank == 1:
         pg.all_reduce = lambda *arguments: (os.kill(os.getpid(), signal.SIGSTOP), usual(*arguments))
+if mode == "torn":  # the same, and it dies without a word
+    t = calque.ones(3_000_000)
+    if rank == 1:
+        dist.group.WORLD.all_reduce = lambda *arguments: os._exit(0)
 if mode == "inside":  # the same, and it ends by an error
     t = calque.ones(3_000_000)
     if rank == 1:
