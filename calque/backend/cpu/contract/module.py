@@ -39,7 +39,8 @@ def module_ir(dtype: str, target: VectorUnit) -> str:
     if blocking.narrow:
         return int8_module(blocking) if dtype == "int8" else bfloat_module(blocking)
     parts = (declarations, outer_kernels, dot_kernels, packers, gemm_functions, flat_functions, tile_functions, direct_functions,
-             joint_functions, near_functions, broadcast_functions, strided_functions, conv_functions, tile_grad_functions, flat_grad_functions, plane_grad_functions,
+             joint_functions, near_functions, broadcast_functions, strided_functions, conv_functions, tile_grad_functions,
+             flat_grad_functions, plane_grad_functions,
              weight_grad_functions, attention_functions, attention_grad_functions, recurrent_functions, scan_functions,
              int4_functions)
     winograd = [winograd_conv_functions(blocking, form) for form in ALL_FORMS]
