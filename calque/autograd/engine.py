@@ -32,6 +32,7 @@ from calque.record.state import State
 from calque.record.threads import SECTION, handed_over
 from calque.record.versions import modified
 from calque.replay.capture import abort
+from calque.run.estimate import LARGE
 from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, constant, function_node, read, wrap
 
 
@@ -349,7 +350,7 @@ class _Pass:
     def _gradients(self, state: State, node: GradNode, gradient: Any) -> Sequence[Any]:
         """What a node gives for its targets."""
         found: Sequence[Any] | None = None
-        if state.trace.__class__ is Eager and node.__class__ is GradNode and node.edge.parent is not None:
+        if state.trace.__class__ is Eager and _recorded(node, gradient):
             leave(True)  # the operation was recorded, as it was large or stood behind a large one: so is its gradient, and what comes then
             self.appends = template.may_append(state)
         if self.appends and node.__class__ is GradNode:
@@ -385,6 +386,16 @@ class _Pass:
                     pending[key] = total(waiting, g)
             else:
                 self.send(target, g)
+
+
+def _recorded(node: GradNode, gradient: Any) -> bool:
+    """Whether the operation of a node was recorded. The node of a function does not say so, but one that has large values was."""
+    if node.__class__ is GradNode:
+        return node.edge.parent is not None
+    if node.__class__ is not FunctionNode or _shows(node):
+        return False
+    values = (gradient, *(node.saved or {}).values())
+    return any(isinstance(x, (Tensor, Storage)) and (x._layout if isinstance(x, Tensor) else x.layout).numel >= LARGE for x in values)
 
 
 def _propagate(

@@ -180,7 +180,7 @@ class Panel:
 
     def _whole_blocks(self, stage: Stage, group: VectorGroup) -> str:
         """The rows of whole blocks, of which each column keeps its sums in registers; where the others begin. Rows of the next block are asked for
-        unless there are two operands or more: such a launch takes turns with one that has just read them (`interleave.py`)."""
+        unless there are two operands or more, where that gains nothing (decision 0032)."""
         e, dim, code = self.e, self.e.kernel.rank_p, self.e.code
         whole = code.let(f"and i64 {e.frame.extents[dim]}, {-BLOCK}")
         kept = e.shared

@@ -11,7 +11,7 @@ from calque.kernel.schedule import Loop
 
 assert 8 * (LOCAL_WORDS + MOST_WORDS) <= BEHIND_SCRATCH
 FOLLOWED = 2
-"""Flags of a launch whose epilogue is the next one: one follower, no parts (see `runtime_text.py`)."""
+"""Flag of a launch whose epilogue is the next one (see `runtime_text.py`)."""
 TOGETHER = "runs part by part behind the contraction (timed apart here)"
 
 

@@ -17,7 +17,7 @@ from calque.backend.cpu.code import library
 from calque.backend.cpu.compile.target import current
 from calque.backend.cpu.contract.packed import WEIGHTS
 from calque.backend.cpu.loops.emit_plan import instruction_cost
-from calque.backend.cpu.program import follow, interleave, tune
+from calque.backend.cpu.program import follow, tune
 from calque.backend.cpu.program.calls import CallFacts, call_of
 from calque.backend.cpu.program.executable import CpuExecutable
 from calque.backend.cpu.program.linked import BRIEF_WORK, Ends, Linked, NativeCall, Pack, ends_of, runs_alone
@@ -328,21 +328,10 @@ def _apart(linker: Linker, step: Contract, loop: Loop) -> bool:
     return not any(_conflict([r], others) for r in linker.ranges(loop))
 
 
-def _begins_with(schedule: Schedule, native: list[Loop | Contract], step: Loop | Contract, last: int, recent: list[tuple[int, list[Range]]]) -> int:
-    """The launch in front of which a barrier stands between `last` and a step: the step itself, or the first of those behind `last` that take turns
-    with it."""
-    first, behind = len(native), step
-    for number, _ in reversed(recent):
-        if number <= last or number + 1 != first or not interleave.walk_together(schedule, native[number], behind):
-            break
-        first, behind = number, native[number]
-    return first
-
-
 def _launches(schedule: Schedule, linker: Linker) -> tuple[list[Loop | Contract], list[int]]:
     """The native launches with their arguments, and for each whether a barrier must stand behind it (or a loop follows it block by block)."""
     native: list[Loop | Contract] = []
-    recent: list[tuple[int, list[Range]]] = []  # since the last barrier: number of a launch, its memory
+    recent: list[Range] = []  # memory of the launches since the last barrier
     flags: list[int] = []
     pairs = epilogues(linker)
     for number, step in enumerate(schedule.steps):
@@ -356,12 +345,10 @@ def _launches(schedule: Schedule, linker: Linker) -> tuple[list[Loop | Contract]
             flags.append(0)
             continue
         ranges = linker.ranges(step) + (linker.ranges(pair.loop) if pair is not None else [])
-        conflicts = [first for first, r in recent if _conflict(ranges, r)]
-        if conflicts:
-            first = _begins_with(schedule, native, step, conflicts[-1], recent)
-            flags[first - 1] |= 1
-            recent = [r for r in recent if r[0] >= first]
-        recent.append((len(native), ranges))
+        if _conflict(ranges, recent):
+            flags[-1] |= 1
+            recent = []
+        recent += ranges
         flags.append(0)
         native.append(step)
         if isinstance(step, Loop):
@@ -395,7 +382,7 @@ def standalone_launches(schedule: Schedule) -> tuple[Linker, list[Loop | Contrac
     work, first = [_work_of(linker, step) for step in native], schedule.check_steps
     shared = BRIEF if sum(work) < BRIEF_WORK else ALL
     checks, rest = (ALONE if runs_alone(NativeCall(0, len(part), sum(part))) else shared for part in (work[:first], work[first:]))
-    return linker, native, interleave.flags(schedule, native, flags, frozenset({0, first})), (checks, rest)
+    return linker, native, flags, (checks, rest)
 
 
 def native_contraction(schedule: Schedule, step: Contract) -> library.Contraction:
@@ -410,11 +397,10 @@ def unlinked(schedule: Schedule, calls: Sequence[CallFacts] | None = None) -> Un
     native, flags = _launches(schedule, linker)
     work = [_work_of(linker, step) for step in native]
     stretches, checks = _stretches(schedule, work)
-    starts = frozenset(s.first for s in stretches)
     return Unlinked(
         words=tuple(linker.words),
         arguments=tuple(linker.offsets),
-        flags=tuple(interleave.flags(schedule, native, flags, starts)),
+        flags=tuple(flags),
         loops=_kernels(linker, native, flags),
         contractions=_contractions(linker, native, _contracts_alone(native, stretches)),
         looped=tuple([isinstance(step, Loop) for step in native]),

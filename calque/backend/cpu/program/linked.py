@@ -52,7 +52,7 @@ class Linked:
     """Everything about a schedule that does not change between runs.
 
     `words` holds the arguments of all launches; `records` three words per launch (function, byte offset of its arguments,
-    flags: see `interleave.flags`).
+    flags: see `runtime_text.py`).
     Patch table: words[positions[i]] = address of memory object sources[i] + offsets[i]. Memory objects are the inputs, then the
     fresh outputs, then the arena. `dynamic`: (position, scalar leaf, factor) added to a word. `ready`: for
     every output, how many launches have run when its value is there, and the work of the others.

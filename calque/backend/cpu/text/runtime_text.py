@@ -11,9 +11,8 @@ Layout of the control block (bytes; every hot word has its own cache line):
     320  i64  threads, the caller included
     384  per thread (64 bytes each): ptr control, i64 number, ptr scratch, i64 pthread handle
 
-A launch is three words: function address, offset of its arguments in the argument words (bytes), flags. Flags: 1 if a barrier must follow;
-twice the number of launches behind this one that take turns with it, and 256 times the number of parts (`interleave.py`); or 2 and no parts if
-the next launch is a loop over the result of this one, part by part (`follow.py`). The last launch of
+A launch is three words: function address, offset of its arguments in the argument words (bytes), flags. Flags: 1 if a barrier must follow; 2 if the
+next launch is a loop over the result of this one, part by part (`follow.py`). The last launch of
 a job is always followed by a barrier, so that when the caller returns every worker has finished with the job's memory.
 """
 
@@ -61,21 +60,16 @@ body:
   %offset = load i64, ptr %launch + 8
   %flag = load i64, ptr %launch + 16
   %args = getelementptr i8, ptr %words, i64 %offset
-  %shifted = lshr i64 %flag, 1
-  %followers = and i64 %shifted, 127
-  %final = add i64 %i, %followers
+  %final = add i64 %i, 1
   %complete = icmp slt i64 %final, %count
-  %several = icmp ne i64 %followers, 0
-  %turns = and i1 %several, %complete
-  br i1 %turns, label %together, label %one
+  %followed = and i64 %flag, 2
+  %paired = icmp ne i64 %followed, 0
+  %both = and i1 %paired, %complete
+  br i1 %both, label %together, label %one
 one:
   call void %function(i64 %number, i64 %threads, ptr %barrier, ptr %scratch, ptr %args)
   br label %finished
 together:
-  %parts = lshr i64 %flag, 8
-  %undivided = icmp eq i64 %parts, 0
-  br i1 %undivided, label %follow, label %turns_begin
-follow:
   %slot = getelementptr i8, ptr %scratch, i64 SCRATCH_BYTES
   %frow = mul i64 %final, 24
   %flaunch = getelementptr i8, ptr %launches, i64 %frow
@@ -99,34 +93,8 @@ afterwards:
   call void @calque_barrier(ptr %barrier, i64 %threads)
   call void %ffunction(i64 %number, i64 %threads, ptr %barrier, ptr %scratch, ptr %fargs)
   br label %lastrow
-turns_begin:
-  %from = mul i64 %parts, %number
-  %low = udiv i64 %from, %threads
-  %up = add i64 %from, %parts
-  %high = udiv i64 %up, %threads
-  br label %part
-part:
-  %c = phi i64 [%low, %turns_begin], [%c1, %partdone]
-  %another = icmp slt i64 %c, %high
-  br i1 %another, label %turn, label %lastrow
-turn:
-  %k = phi i64 [%i, %part], [%k1, %turn]
-  %krow = mul i64 %k, 24
-  %klaunch = getelementptr i8, ptr %launches, i64 %krow
-  %kfunction = load ptr, ptr %klaunch
-  %koffset = load i64, ptr %klaunch + 8
-  %kargs = getelementptr i8, ptr %words, i64 %koffset
-  call void %kfunction(i64 %c, i64 %parts, ptr %barrier, ptr %scratch, ptr %kargs)
-  %k1 = add i64 %k, 1
-  %over = icmp sgt i64 %k1, %final
-  br i1 %over, label %partdone, label %turn
-partdone:
-  %c1 = add i64 %c, 1
-  br label %part
 lastrow:
-  %lrow = mul i64 %final, 24
-  %llaunch = getelementptr i8, ptr %launches, i64 %lrow
-  %lflag = load i64, ptr %llaunch + 16
+  %lflag = load i64, ptr %flaunch + 16
   br label %finished
 finished:
   %at = phi i64 [%i, %one], [%final, %lastrow]
