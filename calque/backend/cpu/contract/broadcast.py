@@ -6,7 +6,7 @@ A tile is turned once on its way into the planes of the result.
 
 from __future__ import annotations
 
-from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.builder import Builder
 from calque.backend.cpu.contract.conv_words import read_conv
 from calque.backend.cpu.contract.depth import chains, each_depth_block, panel_rows
 from calque.backend.cpu.contract.finish import begin, finish

@@ -3,8 +3,8 @@
 ``outer_R``: C[R, 2 vectors] (=|+=) sum_k A[k, R] * B[k, 2 vectors] with A packed in rows of ``row_stride`` elements.
 ``outer_narrow_R``: the same for one vector of columns, with the same order of additions. ``outer_half_R``: for half a vector, where there are
 enough rows. ``pixels_R``: the first for an A in planes, ``a_step`` from one k to the next. ``apart_R``, ``apart_narrow_R``: the
-first two for operands near by, with an A that is not packed: A[r, k] at ``r * a_row + k * a_depth``; ``beside_R``, ``beside_narrow_R``, ``beside_half_R``: the three
-for such an A and two heights of panels.
+first two for operands near by, with an A that is not packed: A[r, k] at ``r * a_row + k * a_depth``; ``beside_R``, ``beside_narrow_R``,
+``beside_half_R``: the three for such an A and two heights of panels.
 ``dot_R``: C[R, D] (=|+=) sum_k A[R, k] * B[D, k] with k contiguous in both and a multiple of the vector width. ``stream_R``: the same for so
 few rows that reading B takes longer than multiplying: more columns at a time, those that come next fetched meanwhile.
 """
