@@ -57,7 +57,7 @@ def random_block(rng: random.Random) -> list[int]:
     values |= {"row_dilation": rng.choice([1, 2, -1]), "column_dilation": rng.choice([1, 2, -1])}
     values |= {"channels": rng.choice([1, 3, 16, 64, 512]), "rows": rng.choice([1, 2, 4, 10, 32, 64, 512])}
     values |= {"result_column_step": rng.choice([1, 1, 1, 2]), "strided": rng.choice([0, 0, 1, 2])}
-    if rng.random() < 0.25:  # a matrix product on planes
+    if rng.random() < 0.4:  # a matrix product on planes
         values |= dict.fromkeys(("tap_rows", "tap_columns", "column_stride", "column_step", "grid_rows", "result_grid_rows"), 1)
         values |= dict.fromkeys(("patches", "row_offset", "column_offset"), 0)
         values |= {"grid_columns": size * size, "channel_step": size * size}
@@ -74,7 +74,7 @@ def test_the_evaluated_choice_is_the_native_one(seed: int) -> None:
         way = claims._block_way(tuple(block), blocking_for("float32", current()))
         assert way is not None and way.name == WAYS[result.value], block
         found.append(way.name)
-    assert min(found.count(way) for way in WAYS) > 100
+    assert min(found.count(way) for way in WAYS) > 50
 
 
 def test_weights_are_packed_for_the_way_that_reads_them(seed: int) -> None:

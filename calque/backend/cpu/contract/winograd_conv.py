@@ -101,7 +101,7 @@ def _weight_panel(blocking: Blocking, form: Form) -> str:
 
         dense = b.both(matrix, b.compare("eq", w["other_channel_step"], taps))
         b.cases((dense, whole), (matrix, joined), default=apart)
-        _transform_weights(b, form, w["flipped"], part, b.at("%target", b.mul(b.sub(channel, "%start"), width)), length)
+        _transform_weights(b, form, w["flipped"], part, b.at("%target", b.mul(b.sub(channel, "%start"), width)), length, count)
     return b.text()
 
 
@@ -120,8 +120,8 @@ def _weights(blocking: Blocking, form: Form) -> str:
     return b.text()
 
 
-def _transform_weights(b: Builder, form: Form, flipped: str, channels: Value, target: str, length: Value) -> None:
-    """G w G^T of ``channels`` of the ``length`` channels of a depth block: packed rows of taps, read backwards if they are reversed."""
+def _transform_weights(b: Builder, form: Form, flipped: str, channels: Value, target: str, length: Value, rows: Value) -> None:
+    """G w G^T of ``channels`` of the ``length`` channels of a depth block: packed taps of ``rows`` rows, read backwards if they are reversed."""
     width, lanes, taps = b.blocking.row_stride, b.blocking.lanes, form.taps**2
     reverse = b.compare("ne", flipped, 0)
     first, step = b.select(reverse, (taps - 1) * width, 0), b.select(reverse, -width, width)
@@ -135,13 +135,14 @@ def _transform_weights(b: Builder, form: Form, flipped: str, channels: Value, ta
         targets.append(found)
     with b.loop(0, channels) as k:
         for lane in range(0, width, lanes):
-            source = b.at("%private", b.add(b.add(b.mul(k, taps * width), lane), first))
-            for part, places in zip(form.parts, targets, strict=True):
-                square = [[b.load_vector(b.at(source, b.mul(step, form.taps * (part.row + form.stride * u) + part.column + form.stride * v)))
-                           for v in range(part.columns)] for u in range(part.rows)]
-                for p, value in enumerate(value for line in both_ways(b, form.lines.weight, square) for value in line):
-                    if value != ABSENT:
-                        b.store_vector(value, b.at(places[p], b.add(b.mul(k, width), lane)))
+            with b.when(b.compare("sgt", rows, lane)):
+                source = b.at("%private", b.add(b.add(b.mul(k, taps * width), lane), first))
+                for part, places in zip(form.parts, targets, strict=True):
+                    square = [[b.load_vector(b.at(source, b.mul(step, form.taps * (part.row + form.stride * u) + part.column + form.stride * v)))
+                               for v in range(part.columns)] for u in range(part.rows)]
+                    for p, value in enumerate(value for line in both_ways(b, form.lines.weight, square) for value in line):
+                        if value != ABSENT:
+                            b.store_vector(value, b.at(places[p], b.add(b.mul(k, width), lane)))
 
 
 @dataclass(frozen=True, slots=True)
