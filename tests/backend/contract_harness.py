@@ -87,8 +87,8 @@ entry:
 SUBNORMAL = 0x0001_2345_0001_2345
 """One of float64, two of float32."""
 WATCHED = platform.machine().lower() in ("x86_64", "amd64")
-"""Whether there are such flags. Vectors of 64 bytes are watched, whose masks cost nothing; attention is not, which computes with a vector of lanes
-that it hides here and there, not with whole panels of them."""
+"""Whether there are such flags. Vectors of 64 bytes are watched, whose masks cost nothing, and float32 and float64 (instructions for bfloat16 take
+subnormal numbers for zero); attention is not, which computes with a vector of lanes that it hides here and there, not with whole panels of them."""
 
 
 def host_target() -> PlainUnit:
@@ -155,7 +155,7 @@ class Library:
         """A function of the thread count and of how often to run the kernel (repeats are for timing only). `to_pack`: memory for weights, which is
         all that is to be filled; `packed`: operands that such a call has packed."""
         function = self.engine.get_function_address(symbol(kind, self.dtype))
-        clean = WATCHED and self.target.vector_bytes == 64 and "attention" not in kind
+        clean = WATCHED and self.target.vector_bytes == 64 and self.dtype in ("float32", "float64") and "attention" not in kind
         kernel, watched = KERNEL(function), WATCH(self.engine.get_function_address("subnormals")) if clean else None
         workspace = untouched(params.workspace_bytes(self.dtype, self.target) + 64)
         buffers = [0 if a is None else a.ctypes.data for a in (*inputs, *outputs)]

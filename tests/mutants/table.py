@@ -149,8 +149,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "barriers only at the end",
         CPU + "program/link.py",
-        "            flags[first - 1] |= 1\n",
-        "            flags[first - 1] |= 0\n",
+        "            flags[-1] |= 1\n",
+        "            flags[-1] |= 0\n",
         ("tests/backend/test_cpu_runtime.py", "tests/backend/test_cpu_kernels.py"),
     ),
     Mutant(
@@ -170,8 +170,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "conflicts only with the last launch",
         CPU + "program/link.py",
-        "for first, r in recent if _conflict(ranges, r)]",
-        "for first, r in recent[-1:] if _conflict(ranges, r)]",
+        "        recent += ranges\n",
+        "        recent = ranges\n",
         CODE,
     ),
     Mutant(
