@@ -132,11 +132,10 @@ PyArrayObject *memory_in(PyObject *storage) {
 
 PyArrayObject *memory_of(PyObject *t) { return memory_in(AT(t, Tensor.at._storage)); }
 
-/* A tensor over a flat array, which it takes over. */
-PyObject *tensor_over(PyObject *flat, PyObject *memory, PyObject *layout) {
-    PyObject *b = flat == NULL ? NULL : new_object(Buffer.type);
-    if (b == NULL) { Py_XDECREF(flat); return NULL; }
-    AT(b, Buffer.at.array) = flat;
+PyObject *new_buffer(PyObject *array) {
+    PyObject *b = array == NULL ? NULL : new_object(Buffer.type);
+    if (b == NULL) { Py_XDECREF(array); return NULL; }
+    AT(b, Buffer.at.array) = array;
     put(b, Buffer.at.task, Py_None);
     put(b, Buffer.at.owner, Py_None);
     put(b, Buffer.at.export, Py_None);
@@ -146,6 +145,13 @@ PyObject *tensor_over(PyObject *flat, PyObject *memory, PyObject *layout) {
     put(b, Buffer.at.pins, known.zero);
     put(b, Buffer.at.floating, Py_False);
     put(b, Buffer.at.made, known.zero);
+    return b;
+}
+
+/* A tensor over a flat array, which it takes over. */
+PyObject *tensor_over(PyObject *flat, PyObject *memory, PyObject *layout) {
+    PyObject *b = new_buffer(flat);
+    if (b == NULL) return NULL;
     PyObject *storage = new_storage(Py_None, known.minus_one, memory, b);
     Py_DECREF(b);
     return new_tensor(storage, layout);

@@ -15,6 +15,7 @@ PyObject *eager_record(PyObject *state, PyObject *op, PyObject *operands, PyObje
 
 bool possible(PyObject *state);
 PyObject *origin_of(PyObject *t); /* the layout of a tensor without its offset, of which steps know nothing */
+PyObject *new_buffer(PyObject *array); /* of an array, which it takes over; NULL if that is NULL, or there is no memory */
 PyObject *tensor_over(PyObject *flat, PyObject *memory, PyObject *layout); /* a tensor over a flat array, which it takes over */
 bool may_be_code(PyObject *trace, PyObject *t);
 PyObject *set_instructed(PyObject *module, PyObject *args);

@@ -195,22 +195,6 @@ static bool nothing_before(void) {
     return well && PyList_GET_SIZE(queues) > 0 && integer(PyList_GET_ITEM(queues, 0), name__busy) == 0;
 }
 
-static PyObject *new_buffer(PyObject *array) { /* steals */
-    PyObject *b = array == NULL ? NULL : new_object(Buffer.type);
-    if (b == NULL) { Py_XDECREF(array); return NULL; }
-    AT(b, Buffer.at.array) = array;
-    put(b, Buffer.at.task, Py_None);
-    put(b, Buffer.at.owner, Py_None);
-    put(b, Buffer.at.export, Py_None);
-    put(b, Buffer.at.trace, Py_None);
-    put(b, Buffer.at.number, known.minus_one);
-    put(b, Buffer.at.readers, Py_None);
-    put(b, Buffer.at.pins, known.zero);
-    put(b, Buffer.at.floating, Py_False);
-    put(b, Buffer.at.made, known.zero);
-    return b;
-}
-
 /* An entry of the flight recorder, which has it from here on; NULL with an error. */
 static PyObject *noted(PyObject *group, PyObject *number, PyObject *kind) {
     PyObject *call = new_object((PyTypeObject *)call_class), *line = line_of_user(NULL, NULL), *recorder = PyObject_GetAttr(watch, name_recorder);
